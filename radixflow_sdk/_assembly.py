@@ -1,0 +1,213 @@
+"""From events to an answer: a pure fold, and what is made of its last state.
+
+``fold(state, event)`` returns a new state and touches nothing; branch events may come
+in any order. It refuses what cannot be (a branch twice, a branch that was never sent, a
+group that ends with a branch missing), so that a wrong server is an error and never a
+wrong number. This room must not do I/O and must not know where events come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from radixflow_sdk import _scoring
+from radixflow_sdk.exceptions import (
+    APIError,
+    BranchError,
+    InvalidResponseError,
+    PartialGroupError,
+)
+from radixflow_sdk.types import (
+    BranchEvent,
+    BranchFailed,
+    BranchResult,
+    Candidate,
+    GroupCompleted,
+    GroupStarted,
+    Plan,
+    ScoredCandidate,
+    ScoreResult,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupState:
+    """What is known of one group.
+
+    Attributes:
+        plan: What was asked.
+        answers: For each branch of the plan its result, its failure, or None.
+        started: The group's first event, once it is in.
+        completed: The group's last event, once it is in.
+    """
+
+    plan: Plan
+    answers: tuple[BranchResult | BranchFailed | None, ...]
+    started: GroupStarted | None = None
+    completed: GroupCompleted | None = None
+
+    @property
+    def any_finished(self) -> bool:
+        """Whether at least one branch has a result."""
+        return any(isinstance(answer, BranchResult) for answer in self.answers)
+
+
+def begin(plan: Plan) -> GroupState:
+    """The state before the first event."""
+    return GroupState(plan=plan, answers=(None,) * len(plan.request.branches))
+
+
+def fold(state: GroupState, event: BranchEvent) -> GroupState:
+    """The state after one more event.
+
+    Raises:
+        InvalidResponseError: The event contradicts the plan or an earlier event.
+    """
+    if isinstance(event, GroupStarted):
+        return replace(state, started=event)
+    if isinstance(event, GroupCompleted):
+        missing = [i for i, answer in enumerate(state.answers) if answer is None]
+        if missing:
+            raise _wrong(state, f"ended the group without branch {missing[0]}")
+        return replace(state, completed=event)
+    if not 0 <= event.index < len(state.answers):
+        raise _wrong(state, f"answered branch {event.index}, which was never sent")
+    if state.answers[event.index] is not None:
+        raise _wrong(state, f"answered branch {event.index} twice")
+    before, after = state.answers[: event.index], state.answers[event.index + 1 :]
+    return replace(state, answers=(*before, event, *after))
+
+
+def _wrong(state: GroupState, what: str) -> InvalidResponseError:
+    return InvalidResponseError(
+        f"The server {what}; report this to whoever runs it.",
+        request_id=state.started.request_id if state.started else None,
+        group_id=state.plan.request.group_id,
+    )
+
+
+def candidates_of(plan: Plan, result: BranchResult) -> tuple[ScoredCandidate, ...]:
+    """The options that one branch scores: one, or more where options are equal."""
+    first, *_ = plan.members[result.index]
+    return tuple(
+        _candidate(plan, index, result, duplicate_of=None if index == first else first)
+        for index in plan.members[result.index]
+    )
+
+
+def finish(state: GroupState, *, elapsed: float) -> ScoreResult:
+    """The answer.
+
+    Args:
+        state: A state with the group's last event.
+        elapsed: Seconds from call to now.
+
+    Raises:
+        PartialGroupError: A branch failed.
+        InvalidResponseError: The group has not ended.
+    """
+    if state.started is None or state.completed is None:
+        raise _wrong(state, "ended the answer before the group")
+    if any(isinstance(answer, BranchFailed) for answer in state.answers):
+        raise partial(state)
+    return ScoreResult(
+        candidates=_ranked(_finished(state)),
+        usage=state.completed.usage,
+        group_id=state.started.group_id,
+        request_id=state.started.request_id,
+        model=state.started.model,
+        document_tokens=state.started.document_tokens,
+        shared_tokens=state.started.shared_tokens,
+        elapsed=elapsed,
+    )
+
+
+def partial(state: GroupState, cause: APIError | None = None) -> PartialGroupError:
+    """The error that keeps what is in, and says what is not."""
+    failures = tuple(
+        _failure(index, answer, cause)
+        for index, answer in _by_option(state)
+        if not isinstance(answer, BranchResult)
+    )
+    request_id = cause.request_id if cause else None
+    if request_id is None and state.started is not None:
+        request_id = state.started.request_id
+    first = f"options[{failures[0].index}]: {failures[0]}" if failures else str(cause)
+    return PartialGroupError(
+        f"{len(failures)} of {len(state.plan.options)} candidates have no score "
+        f"({first}); the others are in `candidates` of this error.",
+        candidates=_finished(state),
+        failures=failures,
+        request_id=request_id,
+        group_id=state.plan.request.group_id,
+    )
+
+
+def _failure(
+    index: int, answer: BranchResult | BranchFailed | None, cause: APIError | None
+) -> BranchError:
+    if isinstance(answer, BranchFailed):
+        return BranchError(
+            f"the server answered {answer.code}: {answer.message}",
+            index=index,
+            code=answer.code,
+            retryable=answer.retryable,
+            request_id=answer.request_id,
+        )
+    return BranchError(
+        f"not answered: {cause}" if cause else "not answered",
+        index=index,
+        code="not_answered",
+        retryable=cause.retryable if cause else False,
+    )
+
+
+def _by_option(
+    state: GroupState,
+) -> list[tuple[int, BranchResult | BranchFailed | None]]:
+    pairs = zip(state.plan.members, state.answers, strict=True)
+    found = [(index, answer) for members, answer in pairs for index in members]
+    return sorted(found, key=lambda pair: pair[0])
+
+
+def _finished(state: GroupState) -> tuple[ScoredCandidate, ...]:
+    results = [answer for answer in state.answers if isinstance(answer, BranchResult)]
+    found = [c for result in results for c in candidates_of(state.plan, result)]
+    return tuple(sorted(found, key=lambda candidate: candidate.index))
+
+
+def _candidate(
+    plan: Plan, index: int, result: BranchResult, *, duplicate_of: int | None
+) -> ScoredCandidate:
+    option = plan.options[index]
+    return ScoredCandidate(
+        index=index,
+        text=option if isinstance(option, str) else None,
+        score=_scoring.score(
+            result.tokens, result.labels, option=option, normalize=plan.normalize
+        ),
+        tokens=result.tokens,
+        labels=result.labels,
+        usage=result.usage,
+        duplicate_of=duplicate_of,
+    )
+
+
+def _ranked(candidates: Sequence[ScoredCandidate]) -> tuple[Candidate, ...]:
+    scores = [candidate.score for candidate in candidates]
+    probabilities, tied = _scoring.softmax(scores), _scoring.ties(scores)
+    return tuple(
+        Candidate(
+            index=candidates[place].index,
+            text=candidates[place].text,
+            score=candidates[place].score,
+            tokens=candidates[place].tokens,
+            labels=candidates[place].labels,
+            usage=candidates[place].usage,
+            duplicate_of=candidates[place].duplicate_of,
+            probability=probabilities[place],
+            tied=tied[place],
+        )
+        for place in _scoring.rank(scores)
+    )

@@ -1,0 +1,253 @@
+"""From a call's arguments to a `Plan`, or to an `InvalidInputError`. Pure.
+
+Everything that can be refused without the server is refused here, before anything is
+sent; `Plan` itself refuses parts that do not fit together, so an invalid one cannot
+exist. Equal options are sent once: a duplicate then has its original's score by
+construction, and costs nothing. This room must not do I/O.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TypeGuard, get_args
+
+from radixflow_sdk._prompt import Template, default_template
+from radixflow_sdk.exceptions import InvalidInputError
+from radixflow_sdk.types import (
+    MAX_LABELS,
+    Branch,
+    BranchRequest,
+    Document,
+    Label,
+    Message,
+    Normalize,
+    Option,
+    Plan,
+    Scoring,
+)
+
+_GROUP_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_TOKEN_LIMIT = 2**63
+_SHOWN = 80
+
+
+def make_plan(
+    document: Document,
+    options: Sequence[Option],
+    *,
+    question: str | None = None,
+    scoring: Scoring = "likelihood",
+    normalize: Normalize = "sum",
+    template: Template | None = None,
+    labels: Sequence[Label] | None = None,
+    model: str | None = None,
+    group_id: str | None = None,
+    cache_salt: str | None = None,
+) -> Plan:
+    """Read and check one call.
+
+    Raises:
+        InvalidInputError: An argument is not usable; the error names field and value.
+    """
+    _check_choice("scoring", scoring, get_args(Scoring))
+    _check_choice("normalize", normalize, get_args(Normalize))
+    words = _read_template(template, scoring)
+    asked = None if question is None else _read_text("question", question)
+    read, between = _read_document(document, asked or None, words)
+    given = _read_options(options)
+    _check_wrapped(given, words, scoring)
+    members: dict[str | tuple[int, ...], list[int]] = {}
+    for index, option in enumerate(given):
+        members.setdefault(option, []).append(index)
+    request = BranchRequest(
+        model=None if model is None else _read_name("model", model, 4096),
+        document=read,
+        question=between,
+        branches=tuple(
+            Branch(
+                index=index,
+                content=words.offer(option) if isinstance(option, str) else option,
+            )
+            for index, option in enumerate(members)
+        ),
+        scoring=scoring,
+        labels=_read_labels(words.labels if labels is None else labels),
+        group_id=_read_group_id(group_id),
+        cache_salt=None
+        if cache_salt is None
+        else _read_name("cache_salt", cache_salt, 256),
+        request_id=new_request_id(),
+    )
+    return Plan(
+        request=request,
+        options=given,
+        members=tuple(map(tuple, members.values())),
+        normalize=normalize,
+    )
+
+
+def new_request_id() -> str:
+    """An id for one request, unique without a counter."""
+    return f"req-{uuid.uuid4().hex}"
+
+
+def _refuse(field: str, value: object, advice: str) -> InvalidInputError:
+    shown = repr(value)
+    if len(shown) > _SHOWN:
+        shown = f"{shown[:_SHOWN]}..."
+    return InvalidInputError(f"{field} is {shown}; {advice}.", field=field, value=value)
+
+
+def _check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise _refuse(field, value, f"use one of {', '.join(choices)}")
+
+
+def _read_template(template: object, scoring: Scoring) -> Template:
+    if template is None:
+        return default_template(scoring)
+    if not isinstance(template, Template):
+        raise _refuse("template", template, "give a radixflow_sdk.Template")
+    for name in ("before_question", "after_question", "before_option", "after_option"):
+        _read_text(f"template.{name}", getattr(template, name))
+    return template
+
+
+def _read_text(field: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise _refuse(field, value, "give text (str)")
+    if "\x00" in value:
+        raise _refuse(
+            field, value, f"remove the NUL character at position {value.index(chr(0))}"
+        )
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise _refuse(
+            field, value, f"remove the lone surrogate at position {error.start}"
+        ) from None
+    return str(value)
+
+
+def _read_name(field: str, value: object, longest: int) -> str:
+    text = _read_text(field, value)
+    if not 1 <= len(text) <= longest:
+        raise _refuse(field, value, f"give 1 to {longest} characters")
+    return text
+
+
+def _read_group_id(value: object) -> str:
+    if value is None:
+        return f"g-{uuid.uuid4().hex}"
+    if not isinstance(value, str) or not _GROUP_ID.fullmatch(value):
+        raise _refuse("group_id", value, "give 1 to 128 of A-Z a-z 0-9 . _ : -")
+    return value
+
+
+def _is_sequence(value: object) -> TypeGuard[Sequence[object]]:
+    return isinstance(value, Sequence) and not isinstance(
+        value, str | bytes | bytearray
+    )
+
+
+def _read_document(
+    document: object, question: str | None, words: Template
+) -> tuple[str | tuple[int, ...] | tuple[Message, ...], str | None]:
+    """The document, and the text between it and every branch."""
+    between = None if question is None else words.ask(question)
+    if isinstance(document, str):
+        return _read_text("document", document), between
+    if not _is_sequence(document):
+        raise _refuse(
+            "document", document, "give text, a list of token ids, or chat messages"
+        )
+    if document and isinstance(document[0], Mapping):
+        messages = tuple(
+            _read_message(f"document[{index}]", message)
+            for index, message in enumerate(document)
+        )
+        if question is not None:
+            messages = (*messages, words.ask_in_chat(question))
+        return messages, None
+    return _read_token_ids("document", document), between
+
+
+def _read_message(field: str, message: object) -> Message:
+    if not isinstance(message, Mapping) or set(message) != {"role", "content"}:
+        raise _refuse(field, message, "give a dict with role and content, and no more")
+    role = _read_text(f"{field}.role", message["role"])
+    if not role:
+        raise _refuse(f"{field}.role", role, "name who speaks")
+    return Message(
+        role=role, content=_read_text(f"{field}.content", message["content"])
+    )
+
+
+def _read_token_ids(field: str, value: Sequence[object]) -> tuple[int, ...]:
+    return tuple(
+        _read_token_id(f"{field}[{index}]", token) for index, token in enumerate(value)
+    )
+
+
+def _read_token_id(field: str, token: object) -> int:
+    whole = token if isinstance(token, int) and not isinstance(token, bool) else -1
+    if not 0 <= whole < _TOKEN_LIMIT:
+        raise _refuse(field, token, "a token id is a whole number from 0 to 2**63 - 1")
+    return int(whole)
+
+
+def _read_options(options: object) -> tuple[str | tuple[int, ...], ...]:
+    if not _is_sequence(options):
+        raise _refuse("options", options, "give a list of options")
+    return tuple(
+        _read_option(f"options[{index}]", option)
+        for index, option in enumerate(options)
+    )
+
+
+def _read_option(field: str, option: object) -> str | tuple[int, ...]:
+    if isinstance(option, str):
+        read: str | tuple[int, ...] = _read_text(field, option)
+    elif _is_sequence(option):
+        read = _read_token_ids(field, option)
+    else:
+        raise _refuse(field, option, "give text or a list of token ids")
+    if not read:
+        raise _refuse(field, option, "an empty option has nothing to score")
+    return read
+
+
+def _check_wrapped(
+    options: tuple[str | tuple[int, ...], ...], words: Template, scoring: Scoring
+) -> None:
+    """Label scoring reads the label after the template's words: token ids lack them."""
+    if scoring != "label" or not (words.before_option or words.after_option):
+        return
+    for index, option in enumerate(options):
+        if not isinstance(option, str):
+            raise _refuse(
+                f"options[{index}]",
+                option,
+                "the template's words cannot be put around token ids, so give text or "
+                "a Template with empty before_option and after_option",
+            )
+
+
+def _read_labels(labels: object) -> tuple[Label, ...] | None:
+    if labels is None:
+        return None
+    if not _is_sequence(labels):
+        raise _refuse("labels", labels, "give a list of texts or token ids")
+    if len(labels) > MAX_LABELS:
+        raise _refuse("labels", labels, f"give at most {MAX_LABELS}")
+    read = tuple(
+        _read_name(f"labels[{index}]", label, 4096)
+        if isinstance(label, str)
+        else _read_token_id(f"labels[{index}]", label)
+        for index, label in enumerate(labels)
+    )
+    if len(set(read)) < len(read):
+        raise _refuse("labels", labels, "give each label once")
+    return read

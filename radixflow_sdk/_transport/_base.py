@@ -1,0 +1,40 @@
+"""The contract of everything that carries a group to a server and events back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Protocol
+
+from radixflow_sdk.types import BranchEvent, BranchRequest
+
+
+class Transport(Protocol):
+    """Carries requests; decides nothing about them.
+
+    Implementations hold no state of a group between calls, and run under asyncio and
+    trio. They raise `APIError` and its subclasses only.
+    """
+
+    async def models(self) -> tuple[str, ...]:
+        """Names of the served models, the default one first.
+
+        Raises:
+            APIError: The server could not be asked.
+        """
+        ...
+
+    def stream(self, request: BranchRequest) -> AsyncGenerator[BranchEvent, None]:
+        """Send one request; yield its events as they come.
+
+        Yields `GroupStarted` first and `GroupCompleted` last; an answer that ends
+        before that raises `StreamBrokenError`. Events name branches by `Branch.index`.
+        Closing the generator closes the answer, and with it the server's work.
+
+        Raises:
+            APIError: The request failed.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Give back connections. Does not end calls that are under way."""
+        ...

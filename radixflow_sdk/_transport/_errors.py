@@ -1,0 +1,230 @@
+"""The wall: httpx's exceptions and HTTP's statuses become ours, and stay outside.
+
+Every exception class that httpx exports stands in `_FOREIGN`; a test fails when httpx
+grows one. This room must not retry, and must not let an API key through.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import httpx
+
+from radixflow_sdk.exceptions import (
+    APIConnectionError,
+    APIError,
+    APIStatusError,
+    APITimeoutError,
+    AuthenticationError,
+    ClientClosedError,
+    ContextTooLongError,
+    InvalidRequestError,
+    InvalidResponseError,
+    ModelNotFoundError,
+    PluginMissingError,
+    RateLimitError,
+    ServerError,
+    StreamBrokenError,
+    UnsupportedError,
+)
+
+_SHOWN = 300
+
+# Before the answer has begun. Once it has, a failed connection is a broken stream.
+_FOREIGN: Mapping[type[Exception], type[APIError]] = {
+    httpx.HTTPError: APIConnectionError,
+    httpx.RequestError: APIConnectionError,
+    httpx.TransportError: APIConnectionError,
+    httpx.TimeoutException: APITimeoutError,
+    httpx.ConnectTimeout: APITimeoutError,
+    httpx.ReadTimeout: APITimeoutError,
+    httpx.WriteTimeout: APITimeoutError,
+    httpx.PoolTimeout: APITimeoutError,
+    httpx.NetworkError: APIConnectionError,
+    httpx.ConnectError: APIConnectionError,
+    httpx.ReadError: APIConnectionError,
+    httpx.WriteError: APIConnectionError,
+    httpx.CloseError: APIConnectionError,
+    httpx.ProtocolError: APIConnectionError,
+    httpx.LocalProtocolError: APIConnectionError,
+    httpx.RemoteProtocolError: APIConnectionError,
+    httpx.ProxyError: APIConnectionError,
+    httpx.UnsupportedProtocol: APIConnectionError,
+    httpx.InvalidURL: APIConnectionError,
+    httpx.TooManyRedirects: InvalidResponseError,
+    httpx.DecodingError: InvalidResponseError,
+    httpx.HTTPStatusError: InvalidResponseError,
+    httpx.CookieConflict: InvalidResponseError,
+    httpx.StreamError: StreamBrokenError,
+    httpx.StreamConsumed: StreamBrokenError,
+    httpx.StreamClosed: StreamBrokenError,
+    httpx.ResponseNotRead: StreamBrokenError,
+    httpx.RequestNotRead: StreamBrokenError,
+}
+
+_ADVICE: Mapping[type[APIError], str] = {
+    APIConnectionError: "check that the server runs and that base_url names it",
+    APITimeoutError: "raise Timeouts or send less at once",
+    StreamBrokenError: "try again",
+    InvalidResponseError: "check that base_url names a RadixFlow server",
+}
+
+
+class Wall:
+    """Translates what one request raises.
+
+    Attributes:
+        started: Set once the answer has begun.
+    """
+
+    def __init__(
+        self, url: str, *, request_id: str | None = None, group_id: str | None = None
+    ) -> None:
+        self.started = False
+        self._url = url
+        self._request_id = request_id
+        self._group_id = group_id
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """Let nothing of httpx out.
+
+        Raises:
+            APIError: In place of what httpx raised, with the request's ids.
+        """
+        try:
+            yield
+        except APIError as error:
+            error.request_id = error.request_id or self._request_id
+            error.group_id = error.group_id or self._group_id
+            raise
+        except tuple(_FOREIGN) as error:
+            raise self._translate(error) from error
+
+    def _translate(self, error: Exception) -> APIError:
+        ours = next(_FOREIGN[kind] for kind in type(error).__mro__ if kind in _FOREIGN)
+        if self.started and ours is APIConnectionError:
+            ours = StreamBrokenError
+        detail = f": {error}" if str(error) else ""
+        return ours(
+            f"{self._url} failed with {type(error).__name__}{detail}; {_ADVICE[ours]}.",
+            request_id=self._request_id,
+            group_id=self._group_id,
+        )
+
+
+def check_open(client: httpx.AsyncClient) -> None:
+    """httpx itself answers a closed client with a bare RuntimeError.
+
+    Raises:
+        ClientClosedError: The client is closed.
+    """
+    if client.is_closed:
+        raise ClientClosedError("The http_client is closed; make a new client.")
+
+
+def status_error(
+    status: int,
+    headers: Mapping[str, str],
+    body: bytes,
+    *,
+    url: str,
+    api_key: str | None,
+) -> APIStatusError:
+    """The error for an answer with any status but 200."""
+    problem = _problem(body)
+    code, message, field = (
+        problem.get("code"),
+        problem.get("message"),
+        problem.get("field"),
+    )
+    code = code if isinstance(code, str) else None
+    kind = _status_class(status, code, str(message), url)
+    said = "" if kind is AuthenticationError else str(message or "")[:_SHOWN]
+    if api_key is not None:
+        said = said.replace(api_key, "***")
+    detail = f" ({said})" if said else ""
+    return kind(
+        f"{url} answered {status}{detail}; {_status_advice(kind)}.",
+        status=status,
+        code=code,
+        field=field if isinstance(field, str) else None,
+        retry_after=retry_after(headers.get("retry-after"), now=datetime.now(UTC)),
+    )
+
+
+def _problem(body: bytes) -> Mapping[str, Any]:
+    """Our own error body, vLLM's, FastAPI's, or a proxy's page, as one shape."""
+    text = body.decode(errors="replace").strip()
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return {"message": text}
+    error = value.get("error", value) if isinstance(value, dict) else text
+    if isinstance(error, dict):
+        return {"message": error.get("detail", ""), **error}
+    return {"message": str(error)}
+
+
+def _status_class(
+    status: int, code: str | None, message: str, url: str
+) -> type[APIStatusError]:
+    if status == 404:
+        # vLLM's own body names the model in words and has the status as its code.
+        if code == "model_not_found" or "does not exist" in message:
+            return ModelNotFoundError
+        return (
+            PluginMissingError if url.endswith("/v1/branches") else InvalidRequestError
+        )
+    if code == "context_too_long":
+        return ContextTooLongError
+    exact: dict[int, type[APIStatusError]] = {
+        401: AuthenticationError,
+        403: AuthenticationError,
+        429: RateLimitError,
+        501: UnsupportedError,
+    }
+    if status in exact:
+        return exact[status]
+    if status >= 500:
+        return ServerError
+    return InvalidRequestError if status >= 400 else APIStatusError
+
+
+def _status_advice(kind: type[APIStatusError]) -> str:
+    return {
+        AuthenticationError: "give the server's key as api_key or RADIXFLOW_API_KEY",
+        ModelNotFoundError: "name a served model, or leave model out",
+        PluginMissingError: "the server has no RadixFlow plug-in, so start it with "
+        "`radixflow serve MODEL`",
+        ContextTooLongError: "shorten the document or serve with a longer context",
+        InvalidRequestError: "change the request",
+        RateLimitError: "wait and try again",
+        UnsupportedError: "serve with `--logprobs-mode raw_logprobs`",
+        ServerError: "see the server's log",
+    }.get(kind, "check that base_url names a RadixFlow server")
+
+
+def retry_after(value: str | None, *, now: datetime) -> float | None:
+    """Seconds that a ``Retry-After`` header asks to wait (RFC 9110, 10.2.3).
+
+    Args:
+        value: Whole seconds or an HTTP date; anything else counts as not given.
+        now: The time that a date is measured from.
+    """
+    if value is None:
+        return None
+    if value.strip().isascii() and value.strip().isdigit():
+        return float(value)
+    try:
+        then = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    if then.tzinfo is None:
+        then = then.replace(tzinfo=UTC)
+    return max(0.0, (then - now).total_seconds())

@@ -1,0 +1,224 @@
+"""Sending again what is missing: tenacity, steered by a `RetryPolicy`.
+
+A `Transport` around a `Transport`. One policy's attempts are one group's budget,
+whatever went wrong in between; finished branches are kept and never sent twice.
+Outside, a group shows a start for each request, each branch once, and one end. This
+room must not know HTTP.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import aclosing
+from dataclasses import replace
+
+import anyio
+import tenacity
+
+from radixflow_sdk._config import RetryPolicy
+from radixflow_sdk._plan import new_request_id
+from radixflow_sdk._transport._base import Transport
+from radixflow_sdk.exceptions import (
+    APIError,
+    APIStatusError,
+    BranchError,
+    RadixFlowError,
+)
+from radixflow_sdk.types import (
+    BranchEvent,
+    BranchFailed,
+    BranchRequest,
+    BranchResult,
+    GroupCompleted,
+    GroupStarted,
+    GroupUsage,
+    Usage,
+)
+
+logger = logging.getLogger("radixflow")
+
+
+class RetryingTransport:
+    """Retries what its inner transport failed to bring back.
+
+    Args:
+        inner: Carries each single request.
+        policy: How often, and how patiently.
+        sleep: Waits that many seconds; tests put a clock of their own here.
+        uniform: Draws from [0, 1).
+    """
+
+    def __init__(
+        self,
+        inner: Transport,
+        policy: RetryPolicy,
+        *,
+        sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
+        uniform: Callable[[], float] = random.random,
+    ) -> None:
+        self._inner = inner
+        self._policy = policy
+        self._sleep = sleep
+        self._uniform = uniform
+
+    async def models(self) -> tuple[str, ...]:
+        """Names of the served models.
+
+        Raises:
+            APIError: The server could not be asked within the policy's attempts.
+        """
+        async for attempt in self._attempts("models"):
+            with attempt:
+                return await self._inner.models()
+        raise AssertionError("tenacity raises when the attempts are used up")
+
+    async def stream(self, request: BranchRequest) -> AsyncGenerator[BranchEvent, None]:
+        """Send a group, and again what is missing of it.
+
+        Raises:
+            APIError: The last attempt failed, or one failed in a way that is not worth
+                repeating.
+        """
+        progress = _Progress(request)
+        try:
+            async for attempt in self._attempts(request.group_id):
+                with attempt:
+                    inner = self._inner.stream(progress.next_request())
+                    try:
+                        async with aclosing(inner) as events:
+                            async for event in events:
+                                for new in progress.take(event):
+                                    yield new
+                    except APIError as error:
+                        # Cut behind its last branch, an answer has lost nothing.
+                        if progress.missing or not error.retryable:
+                            raise
+                    progress.check()
+        except BranchError:
+            # The budget is used up: what failed last is how those branches end.
+            logger.info("group %s: retries are used up", request.group_id)
+        for event in progress.end():
+            yield event
+
+    async def aclose(self) -> None:
+        """Close the inner transport."""
+        await self._inner.aclose()
+
+    def _attempts(self, name: str) -> tenacity.AsyncRetrying:
+        def log(state: tenacity.RetryCallState) -> None:
+            logger.info(
+                "group %s: attempt %d failed with %s, next in %.2f s",
+                name,
+                state.attempt_number,
+                type(_error_of(state)).__name__,
+                state.upcoming_sleep,
+            )
+
+        return tenacity.AsyncRetrying(
+            sleep=self._sleep,
+            stop=tenacity.stop_after_attempt(self._policy.attempts),
+            wait=self._wait,
+            retry=tenacity.retry_if_exception(_is_retryable),
+            before_sleep=log,
+            reraise=True,
+        )
+
+    def _wait(self, state: tenacity.RetryCallState) -> float:
+        error, policy = _error_of(state), self._policy
+        if isinstance(error, APIStatusError) and error.retry_after is not None:
+            return min(error.retry_after, policy.retry_after_maximum)
+        # Doubling past 2**60 adds nothing and would overflow a float.
+        doubled = policy.initial * 2.0 ** min(state.attempt_number - 1, 60)
+        return self._uniform() * min(policy.maximum, doubled)
+
+
+def _error_of(state: tenacity.RetryCallState) -> BaseException | None:
+    return state.outcome.exception() if state.outcome is not None else None
+
+
+def _is_retryable(error: BaseException) -> bool:
+    return isinstance(error, RadixFlowError) and error.retryable
+
+
+class _Progress:
+    """What is still missing of one group, and what the group has cost so far.
+
+    Attributes:
+        missing: Branches without a final answer, by index.
+    """
+
+    def __init__(self, request: BranchRequest) -> None:
+        self._request = request
+        self.missing = {branch.index: branch for branch in request.branches}
+        self._held: dict[int, BranchFailed] = {}
+        self._spent: list[GroupUsage] = []
+        self._open: list[Usage] = []
+        self._sent = 0
+
+    def next_request(self) -> BranchRequest:
+        """The missing branches, in a request with an id of its own."""
+        if self._open:  # the last request broke: its own sums never came
+            self._spent.append(_sum_of_branches(self._open))
+            self._open = []
+        self._held = {}
+        self._sent += 1
+        return replace(
+            self._request,
+            branches=tuple(self.missing.values()),
+            request_id=self._request.request_id
+            if self._sent == 1
+            else new_request_id(),
+        )
+
+    def take(self, event: BranchEvent) -> Iterator[BranchEvent]:
+        """Note one event; yield what can be passed on at once."""
+        if isinstance(event, GroupCompleted):
+            self._spent.append(event.usage)
+            self._open = []
+        elif isinstance(event, BranchFailed) and event.retryable:
+            self._held[event.index] = event
+        else:
+            if isinstance(event, BranchResult):
+                self._open.append(event.usage)
+            if not isinstance(event, GroupStarted):
+                self.missing.pop(event.index, None)
+            yield event
+
+    def check(self) -> None:
+        """Ask for another attempt where a branch failed retryably.
+
+        Raises:
+            BranchError: One did.
+        """
+        for failed in self._held.values():
+            raise BranchError(failed.message, code=failed.code, retryable=True)
+
+    def end(self) -> Iterator[BranchEvent]:
+        """The failures that no attempt is left for, and the end of the group."""
+        yield from self._held.values()
+        if self._open:
+            self._spent.append(_sum_of_branches(self._open))
+        yield GroupCompleted(usage=_sum_of_groups(self._spent))
+
+
+def _sum_of_branches(usages: list[Usage]) -> GroupUsage:
+    return GroupUsage(
+        prompt_tokens=sum(usage.prompt_tokens for usage in usages),
+        cached_tokens=sum(usage.cached_tokens for usage in usages),
+        computed_tokens=sum(usage.computed_tokens for usage in usages),
+        producer_tokens=0,
+        rounds=None,
+    )
+
+
+def _sum_of_groups(usages: list[GroupUsage]) -> GroupUsage:
+    rounds = [usage.rounds for usage in usages if usage.rounds is not None]
+    return GroupUsage(
+        prompt_tokens=sum(usage.prompt_tokens for usage in usages),
+        cached_tokens=sum(usage.cached_tokens for usage in usages),
+        computed_tokens=sum(usage.computed_tokens for usage in usages),
+        producer_tokens=sum(usage.producer_tokens for usage in usages),
+        rounds=sum(rounds) if len(rounds) == len(usages) else None,
+    )

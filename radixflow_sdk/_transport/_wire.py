@@ -1,0 +1,262 @@
+"""The wire's messages (docs/wire.md, version 1): requests written, events read.
+
+Bytes become values here and nowhere else, checked for type, range and sense, so that a
+wrong server is an error and never a wrong number. Unknown events and fields are
+ignored, as the wire asks. This room must not do I/O.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from radixflow_sdk.exceptions import InvalidResponseError
+from radixflow_sdk.types import (
+    BranchEvent,
+    BranchFailed,
+    BranchRequest,
+    BranchResult,
+    GroupCompleted,
+    GroupStarted,
+    GroupUsage,
+    Label,
+    LabelScore,
+    Message,
+    TokenScore,
+    Usage,
+)
+
+WIRE_VERSION = 1
+
+# -9999 is how some servers spell minus infinity; just above 0 is rounding, not more.
+_LogProb = Annotated[float, Field(gt=-9999.0, le=1e-3, allow_inf_nan=False)]
+_Count = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+def write_request(request: BranchRequest) -> bytes:
+    """The body of ``POST /v1/branches``."""
+    body = {
+        "model": request.model,
+        "document": _document(request.document),
+        "question": request.question,
+        "branches": [_content(branch.content) for branch in request.branches],
+        "scoring": request.scoring,
+        "labels": request.labels,
+        "group_id": request.group_id,
+        "cache_salt": request.cache_salt,
+    }
+    return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+
+
+def _document(
+    document: str | tuple[int, ...] | tuple[Message, ...],
+) -> dict[str, object]:
+    if document and isinstance(document[0], Message):
+        return {
+            "messages": [
+                {"role": message.role, "content": message.content}
+                for message in document
+                if isinstance(message, Message)
+            ]
+        }
+    return {"text": document} if isinstance(document, str) else {"token_ids": document}
+
+
+def _content(content: str | tuple[int, ...]) -> dict[str, object]:
+    return {"text": content} if isinstance(content, str) else {"token_ids": content}
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+class _Started(_Message):
+    event: Literal["group.started"]
+    v: Literal[1]
+    group_id: str
+    request_id: str
+    model: str
+    branches: _Count
+    document_tokens: _Count
+    shared_tokens: _Count
+
+
+class _Label(_Message):
+    label: str | int
+    token_id: _Count
+    logprob: _LogProb
+
+
+class _Usage(_Message):
+    prompt_tokens: _Count
+    cached_tokens: _Count
+    computed_tokens: _Count
+
+
+class _Completed(_Message):
+    event: Literal["branch.completed"]
+    index: _Count
+    token_ids: Annotated[list[_Count], Field(min_length=1)]
+    token_logprobs: list[_LogProb]
+    labels: list[_Label] | None
+    usage: _Usage
+
+    @model_validator(mode="after")
+    def _one_number_a_token(self) -> _Completed:
+        if len(self.token_ids) != len(self.token_logprobs):
+            raise ValueError("token_ids and token_logprobs differ in length")
+        return self
+
+
+class _Error(_Message):
+    code: str
+    message: str
+    retryable: bool
+
+
+class _Failed(_Message):
+    event: Literal["branch.failed"]
+    index: _Count
+    request_id: str
+    error: _Error
+
+
+class _GroupUsage(_Usage):
+    producer_tokens: _Count
+    rounds: _Count | None
+
+
+class _Ended(_Message):
+    event: Literal["group.completed"]
+    completed: _Count
+    failed: _Count
+    usage: _GroupUsage
+
+
+class _Model(_Message):
+    id: str
+
+
+class _Models(_Message):
+    data: Annotated[list[_Model], Field(min_length=1)]
+
+
+def read_models(body: bytes) -> tuple[str, ...]:
+    """Names of the served models.
+
+    Raises:
+        InvalidResponseError: The body is not a list of models.
+    """
+    try:
+        return tuple(model.id for model in _Models.model_validate_json(body).data)
+    except ValidationError as error:
+        raise _invalid("list of models", _first(error)) from None
+
+
+def read_event(line: bytes, request: BranchRequest) -> BranchEvent | None:
+    """One line of the answer to ``request``; None for an event that is not known.
+
+    Raises:
+        InvalidResponseError: The line breaks the wire's rules.
+    """
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        raise _invalid("line", f"not JSON: {line[:80]!r}") from None
+    if not isinstance(value, dict) or not isinstance(value.get("event"), str):
+        raise _invalid("line", f"not an object with an event: {line[:80]!r}")
+    try:
+        return _read(value, request)
+    except ValidationError as error:
+        raise _invalid(value["event"], _first(error)) from None
+
+
+def _read(value: dict[str, Any], request: BranchRequest) -> BranchEvent | None:
+    match value["event"]:
+        case "group.started":
+            return _started(_Started.model_validate(value), request)
+        case "branch.completed":
+            return _result(_Completed.model_validate(value), request)
+        case "branch.failed":
+            return _failed(_Failed.model_validate(value), request)
+        case "group.completed":
+            return _ended(_Ended.model_validate(value))
+        case _:
+            return None
+
+
+def _started(event: _Started, request: BranchRequest) -> GroupStarted:
+    if event.branches != len(request.branches):
+        raise _invalid(
+            event.event,
+            f"{event.branches} branches where {len(request.branches)} were sent",
+        )
+    if event.group_id != request.group_id:
+        raise _invalid(event.event, f"the answer to another group, {event.group_id!r}")
+    return GroupStarted(
+        group_id=event.group_id,
+        request_id=event.request_id,
+        model=event.model,
+        document_tokens=event.document_tokens,
+        shared_tokens=event.shared_tokens,
+    )
+
+
+def _result(event: _Completed, request: BranchRequest) -> BranchResult:
+    pairs = zip(event.token_ids, event.token_logprobs, strict=True)
+    return BranchResult(
+        index=_branch_index(event.event, event.index, request),
+        tokens=tuple(
+            TokenScore(token_id=token, logprob=value) for token, value in pairs
+        ),
+        labels=_labels(event, request.labels),
+        usage=Usage(**event.usage.model_dump()),
+    )
+
+
+def _labels(
+    event: _Completed, sent: Sequence[Label] | None
+) -> tuple[LabelScore, ...] | None:
+    if sent is None:
+        return None
+    labels = event.labels or []
+    if [label.label for label in labels] != list(sent):
+        raise _invalid(event.event, "labels other than those sent")
+    return tuple(LabelScore(**label.model_dump()) for label in labels)
+
+
+def _failed(event: _Failed, request: BranchRequest) -> BranchFailed:
+    return BranchFailed(
+        index=_branch_index(event.event, event.index, request),
+        request_id=event.request_id,
+        code=event.error.code,
+        message=event.error.message,
+        retryable=event.error.retryable,
+    )
+
+
+def _ended(event: _Ended) -> GroupCompleted:
+    return GroupCompleted(usage=GroupUsage(**event.usage.model_dump()))
+
+
+def _branch_index(event: str, index: int, request: BranchRequest) -> int:
+    """The wire counts the branches of one request, the plan those of the group."""
+    if index >= len(request.branches):
+        raise _invalid(event, f"branch {index} where {len(request.branches)} were sent")
+    return request.branches[index].index
+
+
+def _first(error: ValidationError) -> str:
+    detail = error.errors(include_url=False, include_context=False)[0]
+    path = ".".join(str(part) for part in detail["loc"]) or "whole"
+    return f"{path}: {detail['msg']}, got {repr(detail['input'])[:80]}"
+
+
+def _invalid(message: str, what: str) -> InvalidResponseError:
+    return InvalidResponseError(
+        f"The server sent a {message} that the wire (version {WIRE_VERSION}) does not "
+        f"allow ({what}); use matching versions of server and SDK."
+    )

@@ -1,0 +1,149 @@
+"""The command line: ``radixflow score`` and ``radixflow serve``.
+
+``serve`` hands everything after it to the server extension, untouched. What belongs to
+an extra is missed with a sentence and not with a traceback. This room must not score or
+serve by itself, and is the only one that writes to the terminal.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+from radixflow_sdk.exceptions import InvalidInputError, RadixFlowError
+from radixflow_sdk.sync import RadixFlow
+from radixflow_sdk.types import ScoreResult
+
+try:
+    import typer
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+except ModuleNotFoundError as missing:
+    raise SystemExit(
+        f"The command line needs {missing.name}: pip install 'radixflow-sdk[cli]'."
+    ) from None
+
+app = typer.Typer(
+    name="radixflow",
+    help="Given this document: which of these candidates?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+class ScoringName(StrEnum):
+    """What is read from the model."""
+
+    likelihood = "likelihood"
+    label = "label"
+
+
+class NormalizeName(StrEnum):
+    """How log-probabilities become a score."""
+
+    sum = "sum"
+    mean = "mean"
+    char = "char"
+    byte = "byte"
+    label = "label"
+
+
+@app.command("score")
+def score(
+    document: Annotated[
+        Path,
+        typer.Option(
+            help="Text file in UTF-8, '-' for standard input; its last line break is "
+            "not part of the document."
+        ),
+    ],
+    option: Annotated[list[str], typer.Option(help="A candidate; give two or more.")],
+    question: Annotated[str | None, typer.Option(help="Asked after it.")] = None,
+    scoring: Annotated[ScoringName, typer.Option()] = ScoringName.likelihood,
+    normalize: Annotated[NormalizeName, typer.Option()] = NormalizeName.sum,
+    base_url: Annotated[
+        str | None, typer.Option(help="The server; else RADIXFLOW_BASE_URL.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="A served model.")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds in total.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
+) -> None:
+    """Rank candidates for one document."""
+    try:
+        text = _read(document)
+        with RadixFlow(base_url, model=model, timeout=timeout) as client:
+            result = client.score_candidates(
+                text,
+                option,
+                question=question,
+                scoring=scoring.value,
+                normalize=normalize.value,
+            )
+    except RadixFlowError as error:
+        typer.echo(f"radixflow: {error}", err=True)
+        raise typer.Exit(2 if isinstance(error, InvalidInputError) else 1) from None
+    if as_json:
+        typer.echo(json.dumps(dataclasses.asdict(result), ensure_ascii=False))
+    else:
+        _show(result)
+
+
+@app.command(
+    "serve",
+    help="Start a server; all that follows is the server's (try --help).",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    add_help_option=False,
+)
+def serve(context: typer.Context) -> None:
+    """Hand the rest of the command line to the server extension."""
+    try:
+        launcher = importlib.import_module("server_ext.serve")
+    except ModuleNotFoundError as error:
+        typer.echo(
+            f"radixflow: serving needs {error.name}, which is not installed; "
+            "pip install 'radixflow-sdk[server]'.",
+            err=True,
+        )
+        raise typer.Exit(1) from None
+    raise typer.Exit(launcher.main(list(context.args)))
+
+
+def main() -> None:
+    """Run the command line (the console script ``radixflow``)."""
+    app()
+
+
+def _read(path: Path) -> str:
+    try:
+        raw = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+        return raw.decode().removesuffix("\n")
+    except OSError as error:
+        problem = error.strerror or "cannot be read"
+    except UnicodeDecodeError as error:
+        problem = f"not UTF-8 at byte {error.start}"
+    raise InvalidInputError(
+        f"document is {str(path)!r}: {problem}; name a text file in UTF-8.",
+        field="document",
+        value=str(path),
+    )
+
+
+def _show(result: ScoreResult) -> None:
+    table = Table("#", "candidate", "probability", "score", "tokens", "cached")
+    for place, candidate in enumerate(result.candidates, start=1):
+        table.add_row(
+            f"{place}{'=' if candidate.tied else ''}",
+            Text(candidate.text or ""),  # Text: brackets in an option are no markup
+            f"{candidate.probability:.4f}",
+            f"{candidate.score:.4f}",
+            str(len(candidate.tokens)),
+            f"{candidate.cached_tokens}/{candidate.usage.prompt_tokens}",
+        )
+    Console().print(table)

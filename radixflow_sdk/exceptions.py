@@ -1,0 +1,223 @@
+"""Every error the SDK raises, as one tree.
+
+    RadixFlowError
+    ├── InvalidInputError (also a ValueError)   refused before anything was sent
+    ├── APIError                                the server, or the way to it
+    │   ├── APIConnectionError                  no connection, or lost before the answer
+    │   ├── APITimeoutError                     too slow: to connect, silent, in total
+    │   ├── StreamBrokenError                   the answer began and was cut
+    │   ├── InvalidResponseError                the answer breaks the wire's rules
+    │   └── APIStatusError                      the server answered with an error status
+    │       ├── AuthenticationError             401, 403
+    │       ├── ModelNotFoundError              404 for the model
+    │       ├── PluginMissingError              404 for the endpoint: no plug-in
+    │       ├── ContextTooLongError             422 context_too_long
+    │       ├── InvalidRequestError             any other 4xx
+    │       ├── RateLimitError                  429
+    │       ├── UnsupportedError                501
+    │       └── ServerError                     any other 5xx
+    ├── BranchError                             one branch failed on the server
+    ├── PartialGroupError                       some branches are in, the rest failed
+    └── ClientClosedError                       the client was closed
+
+``retryable`` is a class attribute: whether sending the same thing again can help. A
+message is one sentence: what was wrong, which value, what to do. This room must not
+import anything but the vocabulary; foreign exceptions are translated in `_transport`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from radixflow_sdk.types import ScoredCandidate
+
+
+class RadixFlowError(Exception):
+    """Base of every error of this package."""
+
+    retryable: bool = False
+
+
+class InvalidInputError(RadixFlowError, ValueError):
+    """An argument was refused before anything was sent.
+
+    Attributes:
+        field: Name of the argument, with the position where there is one
+            (``options[3]``).
+        value: The refused value; None where it must not be shown (an API key).
+    """
+
+    def __init__(
+        self, message: str, *, field: str = "", value: object | None = None
+    ) -> None:
+        super().__init__(message)
+        self.field = field
+        self.value = value
+
+
+class APIError(RadixFlowError):
+    """The server, or the way to it, failed.
+
+    Attributes:
+        request_id: The ``X-Request-ID`` of the failed request, where one was sent.
+        group_id: The group that the request belonged to, where there is one.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        request_id: str | None = None,
+        group_id: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.request_id = request_id
+        self.group_id = group_id
+
+
+class APIConnectionError(APIError):
+    """No connection to the server, or it broke before the answer began."""
+
+    retryable = True
+
+
+class APITimeoutError(APIError):
+    """The server took longer than a limit of `Timeouts`."""
+
+    retryable = True
+
+
+class StreamBrokenError(APIError):
+    """The answer began and was cut before ``group.completed``."""
+
+    retryable = True
+
+
+class InvalidResponseError(APIError):
+    """The server answered something that the wire does not allow."""
+
+
+class APIStatusError(APIError):
+    """The server answered with an error status.
+
+    Attributes:
+        status: The HTTP status.
+        code: The wire's error code (``context_too_long``), where the server gave one.
+        field: Dotted path of the refused field (``branches.3.text``), where given.
+        retry_after: Seconds that the server asked to wait, where it asked.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 0,
+        code: str | None = None,
+        field: str | None = None,
+        retry_after: float | None = None,
+        request_id: str | None = None,
+        group_id: str | None = None,
+    ) -> None:
+        super().__init__(message, request_id=request_id, group_id=group_id)
+        self.status = status
+        self.code = code
+        self.field = field
+        self.retry_after = retry_after
+
+
+class AuthenticationError(APIStatusError):
+    """The API key is missing or wrong (401, 403)."""
+
+
+class ModelNotFoundError(APIStatusError):
+    """The server does not serve the asked model (404)."""
+
+
+class PluginMissingError(APIStatusError):
+    """The server has no ``/v1/branches``: it runs without the RadixFlow plug-in."""
+
+
+class ContextTooLongError(APIStatusError):
+    """Document, question and option do not fit the model's context (422)."""
+
+
+class InvalidRequestError(APIStatusError):
+    """The server refused the request (another 4xx)."""
+
+
+class RateLimitError(APIStatusError):
+    """The server asked to slow down (429)."""
+
+    retryable = True
+
+
+class UnsupportedError(APIStatusError):
+    """The server cannot give exact log-probabilities (501)."""
+
+
+class ServerError(APIStatusError):
+    """The server failed (another 5xx)."""
+
+    retryable = True
+
+
+class BranchError(RadixFlowError):
+    """One branch failed, and sending it again did not help.
+
+    Attributes:
+        index: Position of the option in ``options``.
+        code: The wire's error code (``non_finite_logprob``, ``engine_error`` ...), or
+            ``not_answered`` when the group ended before the branch was in.
+        request_id: The server's id of the branch, where it gave one.
+        retryable: What the server said; here an attribute of the instance.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        index: int = -1,
+        code: str = "",
+        retryable: bool = False,
+        request_id: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.index = index
+        self.code = code
+        self.retryable = retryable
+        self.request_id = request_id
+
+
+class PartialGroupError(RadixFlowError):
+    """Some branches of a group are missing; what is in is kept here.
+
+    Attributes:
+        candidates: The finished candidates, in the order of ``options``. They have no
+            probability: that needs all of them.
+        failures: One error for each option without a score, in the order of
+            ``options``.
+        request_id: ``X-Request-ID`` of the last request of the group, where known.
+        group_id: The group.
+
+    ``__cause__`` is the `APIError` that ended the group, where one did.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        candidates: tuple[ScoredCandidate, ...] = (),
+        failures: tuple[BranchError, ...] = (),
+        request_id: str | None = None,
+        group_id: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.candidates = candidates
+        self.failures = failures
+        self.request_id = request_id
+        self.group_id = group_id
+
+
+class ClientClosedError(RadixFlowError):
+    """The client was closed before or during the call."""

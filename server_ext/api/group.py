@@ -1,0 +1,378 @@
+"""One group, run: branches into the engine, events out as each ends.
+
+A group with something to share sends its producer (the shared document alone) first,
+so that the state of the document is published where every branch resumes; the
+scheduler keeps the order honest.  Nothing here waits for the producer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from array import array
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from vllm.inputs.engine import tokens_input
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from server_ext.api.protocol import BranchesRequest
+from server_ext.api.scoring import (
+    BranchFailure,
+    Reading,
+    read_labels,
+    read_rows,
+    sampling,
+)
+from server_ext.api.tokens import GroupPrompts
+from server_ext.hints import VERSION
+
+if TYPE_CHECKING:
+    from vllm.engine.protocol import EngineClient
+    from vllm.outputs import RequestOutput
+
+__all__ = ["Group", "ProducedDocuments", "Route"]
+
+logger = logging.getLogger("vllm.radixflow")
+
+BRANCHES_IN_FLIGHT = 256
+"""Branches of one group inside the engine at a time; the others wait here, as ids."""
+
+Emit = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How this server gives exact rows.
+
+    Attributes:
+        ours: the engine runs the RadixFlow scheduler (hits are capped, rows trimmed).
+        connector: a KV connector is configured (its hits know no cap).
+        match_unit: tokens between two boundaries that a hit can land on.
+    """
+
+    ours: bool
+    connector: bool
+    match_unit: int
+
+    @property
+    def scores_from_cache(self) -> bool:
+        """Whether scored rows are safe beside the prefix cache."""
+        return self.ours and not self.connector
+
+
+class ProducedDocuments:
+    """Which documents have had a producer lately: a bounded memory of digests.
+
+    Wrong memory costs time, never exactness: a branch that finds nothing in the cache
+    computes its whole prompt and reports so, and the document is forgotten here.
+    """
+
+    def __init__(self, most: int = 4096) -> None:
+        self._most = most
+        self._digests: OrderedDict[bytes, None] = OrderedDict()
+
+    @staticmethod
+    def digest(tokens: tuple[int, ...], salt: str | None, rank: int | None) -> bytes:
+        """Key of a document within its cache namespace."""
+        head = repr((salt, rank)).encode()
+        return hashlib.sha256(head + b"\0" + array("q", tokens).tobytes()).digest()
+
+    def __contains__(self, digest: bytes) -> bool:
+        return digest in self._digests
+
+    def remember(self, digest: bytes) -> None:
+        """A producer for this document is on its way."""
+        self._digests[digest] = None
+        self._digests.move_to_end(digest)
+        if len(self._digests) > self._most:
+            self._digests.popitem(last=False)
+
+    def forget(self, digest: bytes) -> None:
+        """Its state did not come to be, or is gone."""
+        self._digests.pop(digest, None)
+
+
+@dataclass
+class _Usage:
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    computed_tokens: int = 0
+    producer_tokens: int = 0
+    completed: int = 0
+    failed: int = 0
+    first: int = 0
+    last: int = 0
+
+    def add(self, usage: dict[str, int]) -> None:
+        for name, value in usage.items():
+            setattr(self, name, getattr(self, name) + value)
+
+    def saw(self, rounds: dict[str, int] | None) -> None:
+        if rounds is not None and rounds["first"]:
+            self.first = min(self.first or rounds["first"], rounds["first"])
+            self.last = max(self.last, rounds["last"])
+
+    def as_dict(self) -> dict[str, int | None]:
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "cached_tokens": self.cached_tokens,
+            "computed_tokens": self.computed_tokens,
+            "producer_tokens": self.producer_tokens,
+            "rounds": self.last - self.first + 1 if self.first else None,
+        }
+
+
+@dataclass
+class Group:
+    """One ``POST /v1/branches``, ready to run.
+
+    Attributes:
+        engine: vLLM's client.
+        request: the wire's request.
+        prompts: its prompts.
+        route: how this server reads rows.
+        documents: the server's memory of produced documents.
+        group_id: the group's id.
+        request_id: the request's id; branch i runs as ``<request_id>-<i>``.
+        model: served model name, echoed.
+        rank: data-parallel rank to pin to, or None.
+    """
+
+    engine: EngineClient
+    request: BranchesRequest
+    prompts: GroupPrompts
+    route: Route
+    documents: ProducedDocuments
+    group_id: str
+    request_id: str
+    model: str
+    rank: int | None = None
+    _usage: _Usage = field(default_factory=_Usage, repr=False)
+
+    async def run(self, emit: Emit) -> None:
+        """Run the group to its end; `emit` gets every event, in order of completion.
+
+        Cancelling this call aborts every unfinished branch in the engine.
+        """
+        await emit(self._started())
+        slots = anyio.CapacityLimiter(BRANCHES_IN_FLIGHT)
+        async with anyio.create_task_group() as tasks:
+            if self._needs_producer():
+                tasks.start_soon(self._produce)
+            for index in range(len(self.prompts.branches)):
+                tasks.start_soon(self._in_slot, slots, index, emit)
+        await emit(self._completed())
+
+    async def _in_slot(
+        self, slots: anyio.CapacityLimiter, index: int, emit: Emit
+    ) -> None:
+        async with slots:
+            event = await self._branch(index)
+        await emit(event)
+
+    # -- the producer ----------------------------------------------------------
+
+    def _needs_producer(self) -> bool:
+        shared = self.prompts.shared_tokens
+        return (
+            len(self.prompts.branches) > 1
+            and shared > self.route.match_unit
+            and self._document() not in self.documents
+        )
+
+    def _document(self) -> bytes:
+        shared = self.prompts.context[: self.prompts.shared_tokens]
+        return ProducedDocuments.digest(shared, self.request.cache_salt, self.rank)
+
+    async def _produce(self) -> None:
+        """Compute the shared prefix once; a failure costs reuse, not the group."""
+        document = self._document()
+        self.documents.remember(document)
+        tokens = list(self.prompts.context[: self.prompts.shared_tokens])
+        try:
+            output = await self._generate(
+                tokens,
+                f"{self.request_id}-producer",
+                sampling(
+                    hints=self._hints("producer"), labels=(), scored=False, cached=True
+                ),
+            )
+        except (EngineDeadError, BranchFailure) as error:
+            self.documents.forget(document)
+            logger.warning("producer of %s failed: %s", self.group_id, error)
+            return
+        except BaseException:
+            self.documents.forget(document)
+            raise
+        trace = _rounds(output)
+        cached = output.num_cached_tokens or 0
+        computed = trace["tokens"] if trace else len(tokens) - cached
+        self._usage.producer_tokens = computed
+        self._usage.computed_tokens += computed
+        self._usage.saw(trace)
+
+    # -- a branch --------------------------------------------------------------
+
+    async def _branch(self, index: int) -> dict[str, Any]:
+        try:
+            output, reading = await self._scored(index)
+        except BranchFailure as failure:
+            return self._failed(index, failure)
+        except EngineDeadError as error:
+            dead = BranchFailure("engine_dead", str(error), retryable=True)
+            return self._failed(index, dead)
+        except Exception as error:
+            logger.exception("branch %d of %s failed", index, self.group_id)
+            broken = BranchFailure("engine_error", repr(error), retryable=True)
+            return self._failed(index, broken)
+        return self._branch_completed(index, output, reading)
+
+    async def _scored(self, index: int) -> tuple[RequestOutput, Reading]:
+        branch = self.prompts.branches[index]
+        prompt = self.prompts.prompt(index)
+        if self.request.scoring == "label":
+            output = await self._ask(index, prompt, cached=True)
+            return output, read_labels(output, self.prompts.labels)
+        output = await self._ask(index, prompt, cached=self.route.scores_from_cache)
+        if (output.num_cached_tokens or 0) >= branch.scored_from:
+            # A hit took the first scored row with it: read it without the cache.
+            output = await self._ask(index, prompt, cached=False)
+        return output, read_rows(output, prompt[branch.scored_from :])
+
+    async def _ask(
+        self, index: int, prompt: list[int], *, cached: bool
+    ) -> RequestOutput:
+        scored_from = self.prompts.branches[index].scored_from
+        likelihood = self.request.scoring == "likelihood"
+        hints = self._hints("consumer")
+        if likelihood:
+            hints["radixflow_scored_from"] = scored_from
+        params = sampling(
+            hints=hints, labels=self.prompts.labels, scored=likelihood, cached=cached
+        )
+        return await self._generate(prompt, f"{self.request_id}-{index}", params)
+
+    async def _generate(
+        self, tokens: list[int], request_id: str, params: Any
+    ) -> RequestOutput:
+        last = None
+        stream = self.engine.generate(
+            tokens_input(tokens, cache_salt=self.request.cache_salt),
+            params,
+            request_id,
+            priority=self.request.priority,
+            data_parallel_rank=self.rank,
+        )
+        async for output in stream:
+            last = output
+        if last is None or not last.finished:
+            raise BranchFailure(
+                "aborted", "the engine ended the request early", retryable=True
+            )
+        reason = last.outputs[0].finish_reason if last.outputs else None
+        if reason in ("abort", "error"):
+            code = "aborted" if reason == "abort" else "engine_error"
+            raise BranchFailure(
+                code, f"the engine ended the request: {reason}", retryable=True
+            )
+        return last
+
+    def _hints(self, role: str) -> dict[str, Any]:
+        return {
+            "radixflow_v": VERSION,
+            "radixflow_group": self.group_id,
+            "radixflow_role": role,
+            "radixflow_branches": len(self.prompts.branches),
+            "radixflow_shared_tokens": self.prompts.shared_tokens,
+        }
+
+    # -- events ----------------------------------------------------------------
+
+    def _started(self) -> dict[str, Any]:
+        return {
+            "event": "group.started",
+            "v": VERSION,
+            "group_id": self.group_id,
+            "request_id": self.request_id,
+            "model": self.model,
+            "branches": len(self.prompts.branches),
+            "document_tokens": self.prompts.document_tokens,
+            "shared_tokens": self.prompts.shared_tokens,
+        }
+
+    def _branch_completed(
+        self, index: int, output: RequestOutput, reading: Reading
+    ) -> dict[str, Any]:
+        prompt = len(self.prompts.branches[index])
+        cached = output.num_cached_tokens or 0
+        usage = {
+            "prompt_tokens": prompt,
+            "cached_tokens": cached,
+            "computed_tokens": prompt - cached,
+        }
+        self._note_reuse(cached)
+        self._usage.add(usage)
+        self._usage.saw(_rounds(output))
+        self._usage.completed += 1
+        return {
+            "event": "branch.completed",
+            "index": index,
+            "request_id": f"{self.request_id}-{index}",
+            "token_ids": list(reading.token_ids),
+            "token_logprobs": list(reading.token_logprobs),
+            "labels": self._labels(reading),
+            "usage": usage,
+            "rounds": _shown(_rounds(output)),
+        }
+
+    def _note_reuse(self, cached: int) -> None:
+        """Forget a document whose state has left the cache."""
+        if cached + 2 * self.route.match_unit < self.prompts.shared_tokens:
+            self.documents.forget(self._document())
+
+    def _labels(self, reading: Reading) -> list[dict[str, Any]] | None:
+        if reading.labels is None:
+            return None
+        rows = zip(
+            self.request.labels or (), self.prompts.labels, reading.labels, strict=True
+        )
+        return [
+            {"label": label, "token_id": token, "logprob": value}
+            for label, token, value in rows
+        ]
+
+    def _failed(self, index: int, failure: BranchFailure) -> dict[str, Any]:
+        self._usage.failed += 1
+        return {
+            "event": "branch.failed",
+            "index": index,
+            "request_id": f"{self.request_id}-{index}",
+            "error": {
+                "code": failure.code,
+                "message": str(failure),
+                "retryable": failure.retryable,
+            },
+        }
+
+    def _completed(self) -> dict[str, Any]:
+        return {
+            "event": "group.completed",
+            "completed": self._usage.completed,
+            "failed": self._usage.failed,
+            "usage": self._usage.as_dict(),
+        }
+
+
+def _shown(trace: dict[str, int] | None) -> dict[str, int] | None:
+    return trace and {name: trace[name] for name in ("first", "last", "blocked")}
+
+
+def _rounds(output: RequestOutput) -> dict[str, int] | None:
+    """The scheduler's trace of a request, where it is ours."""
+    params = output.kv_transfer_params
+    trace = params.get("radixflow") if isinstance(params, dict) else None
+    return trace if isinstance(trace, dict) else None

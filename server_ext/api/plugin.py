@@ -1,0 +1,56 @@
+"""The ``vllm.endpoint_plugins`` entry: routes onto vLLM's own API server."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import TYPE_CHECKING, Any
+
+from vllm.logger import init_logger
+
+from server_ext.api.router import router
+from server_ext.api.server import Server
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from starlette.datastructures import State
+    from vllm.engine.protocol import EngineClient
+
+__all__ = ["RadixFlowEndpoints"]
+
+logger = init_logger("vllm.radixflow")
+
+
+class RadixFlowEndpoints:
+    """``/v1/branches``, ``/v1/radixflow/stats`` and ``/v1/radixflow/policy``."""
+
+    name = "radixflow"
+    required_tasks: Any = ("generate",)
+
+    def attach_router(self, app: FastAPI) -> None:
+        """Called once while vLLM builds its app."""
+        app.include_router(router)
+
+    async def init_state(
+        self, engine_client: EngineClient | None, state: State, args: Namespace
+    ) -> None:
+        """Called once when the engine is up; says what the server runs with."""
+        if engine_client is None:
+            return
+        state.radixflow = await Server.build(engine_client, args)
+        logger.info("%s", _describe(state.radixflow.startup))
+
+
+def _describe(startup: dict[str, Any]) -> str:
+    settings = startup.get("settings")
+    if settings is None:
+        return (
+            f"RadixFlow endpoints on the scheduler {startup['scheduler']}: scores are "
+            "exact but recompute the document; start with `radixflow serve` for reuse"
+        )
+    asynchronous = "on" if settings["async_scheduling"] else "off"
+    return (
+        f"RadixFlow: vLLM {startup['vllm_version']}, {startup['scheduler']} "
+        f"(policy {startup['policy']['name']}), block {settings['block_size']}, match "
+        f"unit {settings['match_unit']}, {settings['token_budget']} tokens and "
+        f"{settings['rows']} rows a round, async scheduling {asynchronous}"
+    )

@@ -1,0 +1,196 @@
+"""HTTP: the routes, and the answer that streams a group.
+
+The streaming answer owns its tasks: the group runs inside the response, so that a
+client that goes away cancels it, and with it every branch in the engine.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from typing import Any
+
+import anyio
+import anyio.to_thread
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from server_ext import __version__
+from server_ext.api.group import Group
+from server_ext.api.protocol import BranchesRequest, RequestRefused, parse_request
+from server_ext.api.server import Server
+from server_ext.api.tokens import GroupPrompts, group_prompts
+
+__all__ = ["router"]
+
+REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+MAX_BODY = 64 * 1024 * 1024
+EVENTS_WAITING = 64
+"""Events that may wait for a slow reader before the group waits too."""
+
+router = APIRouter(tags=["radixflow"])
+
+
+class GroupResponse(Response):
+    """``application/x-ndjson``: a group's events, one line each, as they come."""
+
+    media_type = "application/x-ndjson"
+
+    def __init__(self, group: Group) -> None:
+        super().__init__(headers={"X-Request-ID": group.request_id})
+        del self.headers["content-length"]
+        self._group = group
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the group until it ends or the client goes away."""
+        async with anyio.create_task_group() as tasks:
+
+            async def until_disconnected() -> None:
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(until_disconnected)
+            await self._stream(send)
+            tasks.cancel_scope.cancel()
+
+    async def _stream(self, send: Send) -> None:
+        await send(
+            {
+                "type": "http.response.start",
+                "status": self.status_code,
+                "headers": self.raw_headers,
+            }
+        )
+        events_in, events_out = anyio.create_memory_object_stream[dict[str, Any]](
+            EVENTS_WAITING
+        )
+        async with anyio.create_task_group() as tasks, events_out:
+
+            async def run() -> None:
+                async with events_in:
+                    await self._group.run(events_in.send)
+
+            tasks.start_soon(run)
+            async for event in events_out:
+                await send({"type": "http.response.body", "body": _line(event)} | _MORE)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+_MORE = {"more_body": True}
+
+
+def _line(event: dict[str, Any]) -> bytes:
+    text = json.dumps(event, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode() + b"\n"
+
+
+@router.post("/v1/branches", response_model=None)
+async def branches(http: Request) -> Response:
+    """Score N branches of one document; see ``docs/wire.md``."""
+    try:
+        return await _answer(http)
+    except RequestRefused as refusal:
+        return JSONResponse(refusal.body(), status_code=refusal.status)
+
+
+async def _answer(http: Request) -> Response:
+    server: Server = http.app.state.radixflow
+    request = parse_request(await _body(http))
+    model = server.check(request)
+    rank = _rank(http.headers.get("x-data-parallel-rank"), server.ranks)
+    prompts = await _prompts(server, request)
+    group = Group(
+        engine=server.engine,
+        request=request,
+        prompts=prompts,
+        route=server.route,
+        documents=server.documents,
+        group_id=request.group_id or f"g-{secrets.token_hex(8)}",
+        request_id=_request_id(http.headers.get("x-request-id")),
+        model=model,
+        rank=rank,
+    )
+    return GroupResponse(group)
+
+
+async def _prompts(server: Server, request: BranchesRequest) -> GroupPrompts:
+    """Encode off the event loop: a long document must not stop other streams."""
+
+    def encode() -> GroupPrompts:
+        return group_prompts(
+            request,
+            server.tokenizer,
+            vocabulary=server.vocabulary,
+            limit=server.prompt_limit,
+        )
+
+    return await anyio.to_thread.run_sync(encode, limiter=server.encoders)
+
+
+async def _body(http: Request) -> bytes:
+    body = bytearray()
+    async for chunk in http.stream():
+        body += chunk
+        if len(body) > MAX_BODY:
+            raise RequestRefused(
+                413,
+                "body_too_large",
+                f"the body is over {MAX_BODY} bytes: send fewer branches a group",
+            )
+    return bytes(body)
+
+
+def _request_id(given: str | None) -> str:
+    if given is not None and REQUEST_ID.fullmatch(given):
+        return given
+    return f"req-{secrets.token_hex(8)}"
+
+
+def _rank(given: str | None, ranks: int) -> int | None:
+    if given is None:
+        return None
+    if not given.isascii() or not given.isdigit() or int(given) >= ranks:
+        raise RequestRefused(
+            422,
+            "invalid_request",
+            f"X-data-parallel-rank: {given!r} is not one of this server's ranks "
+            f"0 to {ranks - 1}",
+            "X-data-parallel-rank",
+        )
+    return int(given)
+
+
+@router.get("/v1/radixflow/stats", response_model=None)
+async def stats(http: Request) -> Response:
+    """Snapshot of the scheduler."""
+    server: Server = http.app.state.radixflow
+    try:
+        snapshot = await server.snapshot()
+    except RequestRefused as refusal:
+        return JSONResponse(refusal.body(), status_code=refusal.status)
+    return JSONResponse(
+        {
+            "v": 1,
+            "version": __version__,
+            "vllm_version": snapshot.get("vllm_version"),
+            "scheduler": snapshot["scheduler"],
+            "policy": snapshot.get("policy"),
+            "settings": snapshot.get("settings"),
+            "counters": snapshot.get("counters"),
+            "gauges": snapshot.get("gauges"),
+        }
+    )
+
+
+@router.post("/v1/radixflow/policy", response_model=None)
+async def policy(http: Request) -> Response:
+    """Switch the policy of an idle server."""
+    server: Server = http.app.state.radixflow
+    try:
+        name = await server.switch_policy(await _body(http))
+    except RequestRefused as refusal:
+        return JSONResponse(refusal.body(), status_code=refusal.status)
+    return JSONResponse({"policy": name})

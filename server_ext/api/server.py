@@ -1,0 +1,156 @@
+"""What the routes know of the server they run in.
+
+Built once, when vLLM initialises the endpoint plug-in; read by every request.
+"""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from server_ext.api.group import ProducedDocuments, Route
+from server_ext.api.protocol import BranchesRequest, RequestRefused
+from server_ext.config import POLICIES
+
+if TYPE_CHECKING:
+    from vllm.engine.protocol import EngineClient
+
+__all__ = ["Server"]
+
+
+@dataclass
+class Server:
+    """The engine, the model's limits, and the memory that requests share.
+
+    Attributes:
+        engine: vLLM's client.
+        tokenizer: the model's tokenizer.
+        models: served model names.
+        vocabulary: number of token ids.
+        prompt_limit: most tokens of a prompt (one is left to generate).
+        max_labels: most labels of a row.
+        route: how exact rows are read here.
+        unsupported: why no exact row can be read here, or None.
+        ranks: data-parallel ranks.
+        startup: the scheduler's snapshot at start.
+    """
+
+    engine: EngineClient
+    tokenizer: Any
+    models: tuple[str, ...]
+    vocabulary: int
+    prompt_limit: int
+    max_labels: int
+    route: Route
+    unsupported: str | None
+    ranks: int
+    startup: dict[str, Any]
+    documents: ProducedDocuments = field(default_factory=ProducedDocuments)
+    # One at a time: a Rust tokenizer is not to be used from two threads at once.
+    encoders: anyio.CapacityLimiter = field(
+        default_factory=lambda: anyio.CapacityLimiter(1)
+    )
+
+    @classmethod
+    async def build(cls, engine: EngineClient, args: Namespace) -> Server:
+        """Ask the engine what it is."""
+        config = engine.vllm_config
+        model = config.model_config
+        startup = await _utility(engine, "radixflow_snapshot")
+        settings = startup.get("settings") or {}
+        mode = model.logprobs_mode
+        return cls(
+            engine=engine,
+            tokenizer=engine.renderer.get_tokenizer(),
+            models=tuple(args.served_model_name or (args.model,)),
+            vocabulary=model.get_vocab_size(),
+            prompt_limit=model.max_model_len - 1,
+            max_labels=model.max_logprobs if model.max_logprobs >= 0 else 128,
+            route=Route(
+                ours="counters" in startup,
+                connector=config.kv_transfer_config is not None,
+                match_unit=settings.get("match_unit") or config.cache_config.block_size,
+            ),
+            unsupported=None
+            if mode == "raw_logprobs"
+            else f"--logprobs-mode is {mode}: exact scores need raw_logprobs",
+            ranks=config.parallel_config.data_parallel_size,
+            startup=startup,
+        )
+
+    def check(self, request: BranchesRequest) -> str:
+        """The served name of the request's model.
+
+        Raises:
+            RequestRefused: another model, too many labels, or a server that cannot
+                give exact log-probabilities.
+        """
+        if self.unsupported is not None:
+            raise RequestRefused(501, "unsupported", self.unsupported)
+        if request.model is not None and request.model not in self.models:
+            raise RequestRefused(
+                404,
+                "model_not_found",
+                f"model {request.model!r} is not served here: use one of "
+                f"{', '.join(self.models)}",
+                "model",
+            )
+        if len(request.labels or ()) > self.max_labels:
+            raise RequestRefused(
+                422,
+                "invalid_request",
+                f"labels: {len(request.labels or ())} labels, and this server reads "
+                f"{self.max_labels} a row: raise its --max-logprobs or send fewer",
+                "labels",
+            )
+        if self.engine.errored:
+            raise RequestRefused(503, "engine_dead", "the engine is gone: restart it")
+        return request.model or self.models[0]
+
+    async def snapshot(self) -> dict[str, Any]:
+        """The scheduler's snapshot now."""
+        return await _utility(self.engine, "radixflow_snapshot")
+
+    async def switch_policy(self, body: bytes) -> str:
+        """Switch to the policy that `body` names.
+
+        Raises:
+            RequestRefused: no such policy, requests in flight, or not our scheduler.
+        """
+        try:
+            name = json.loads(body)["name"]
+        except (ValueError, KeyError, TypeError):
+            name = None
+        if name not in POLICIES:
+            raise RequestRefused(
+                422,
+                "invalid_request",
+                f"name: {name!r} is no policy: choose one of {', '.join(POLICIES)}",
+                "name",
+            )
+        if not self.route.ours:
+            raise RequestRefused(
+                501,
+                "unsupported",
+                "this server runs another scheduler: start it with `radixflow serve`",
+            )
+        if not await _utility(self.engine, "radixflow_set_policy", name):
+            raise RequestRefused(
+                409, "busy", "requests are in flight: switch when the server is idle"
+            )
+        return str(name)
+
+
+async def _utility(engine: EngineClient, method: str, *args: Any) -> Any:
+    core: Any = engine.engine_core
+    try:
+        return await core.call_utility_async(method, *args)
+    except EngineDeadError as error:
+        raise RequestRefused(
+            503, "engine_dead", "the engine is gone: restart the server"
+        ) from error

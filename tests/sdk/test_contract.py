@@ -1,0 +1,106 @@
+"""The wire's golden files, from the SDK's side: what it writes, what it reads."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from radixflow_sdk import PartialGroupError, ScoreResult
+from radixflow_sdk._hints import write_hints
+from radixflow_sdk._plan import make_plan
+from radixflow_sdk._transport._wire import write_request
+from tests.sdk.wire import Server, client
+
+CONTRACT = Path(__file__).parents[1] / "contract"
+DOCUMENT = "Anna lives in Oslo. Tom lives in Rome."
+QUESTION = "Where does Anna live?"
+CITIES = ["Oslo", "Rome"]
+
+
+@pytest.mark.parametrize(
+    "case", json.loads((CONTRACT / "hints.json").read_text()), ids=lambda c: c["name"]
+)
+def test_hints(case: dict[str, Any]) -> None:
+    assert write_hints(**case["arguments"]) == case["hints"]
+
+
+CALLS: dict[str, tuple[Any, list[Any], dict[str, Any]]] = {
+    "likelihood": (DOCUMENT, CITIES, {"question": QUESTION}),
+    "label": (
+        DOCUMENT,
+        CITIES,
+        {"question": "Where does {Anna} live?", "scoring": "label"},
+    ),
+    "label_ids": (DOCUMENT, ["Oslo"], {"scoring": "label", "labels": [812, 44]}),
+    "messages": (
+        [
+            {"role": "system", "content": "Read the text."},
+            {"role": "user", "content": DOCUMENT},
+        ],
+        CITIES,
+        {"question": QUESTION, "cache_salt": "tenant-7"},
+    ),
+    "token_ids": ([5, 6, 7], [[8], "Zürich 🏔", (9, 10), [8]], {}),
+}
+
+
+@pytest.mark.parametrize("path", sorted(CONTRACT.glob("request_*.json")), ids=str)
+def test_request(path: Path) -> None:
+    document, options, rest = CALLS[path.stem.removeprefix("request_")]
+    plan = make_plan(
+        document, options, model="radixflow-demo", group_id="g-contract", **rest
+    )
+    assert json.loads(write_request(plan.request)) == json.loads(path.read_text())
+
+
+async def read(name: str, **rest: Any) -> ScoreResult:
+    server = Server(httpx.Response(200, content=(CONTRACT / name).read_bytes()))
+    async with client(server) as radixflow:
+        return await radixflow.score_candidates(
+            DOCUMENT, CITIES, question=QUESTION, group_id="g-contract", **rest
+        )
+
+
+@pytest.mark.anyio
+async def test_likelihood_stream() -> None:
+    result = await read("stream_likelihood.ndjson")
+    assert [(c.text, c.score) for c in result.candidates] == [
+        ("Oslo", -0.02),
+        ("Rome", -5.75),
+    ]
+    assert result.candidates[1].token_ids == (907, 13)
+    assert result.best.cached_tokens == 208
+    assert result.usage.computed_tokens == 241
+    assert result.usage.producer_tokens == 210
+    assert result.usage.rounds == 2
+    assert (result.group_id, result.request_id) == ("g-contract", "req-contract")
+    assert (result.document_tokens, result.shared_tokens) == (210, 210)
+
+
+@pytest.mark.anyio
+async def test_label_stream() -> None:
+    result = await read("stream_label.ndjson", scoring="label")
+    assert [(c.text, c.score) for c in result.candidates] == [
+        ("Oslo", -0.05),
+        ("Rome", -5.2),
+    ]
+    assert result.best.labels is not None
+    assert [label.label for label in result.best.labels] == [" yes", " no"]
+    assert result.usage.rounds is None
+
+
+@pytest.mark.anyio
+async def test_stream_with_a_failure() -> None:
+    with pytest.raises(PartialGroupError) as caught:
+        await read("stream_failed.ndjson")
+    assert [c.text for c in caught.value.candidates] == ["Oslo"]
+    assert [f.code for f in caught.value.failures] == ["non_finite_logprob"]
+    assert caught.value.request_id == "req-contract"
+
+
+@pytest.mark.anyio
+async def test_stream_from_a_later_version() -> None:
+    result = await read("stream_unknown.ndjson")
+    assert result.best.text == "Oslo"

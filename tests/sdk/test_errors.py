@@ -1,0 +1,196 @@
+"""The wall: nothing of httpx gets out, and every status has its error."""
+
+import inspect
+import pickle
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import httpx
+import pytest
+
+import radixflow_sdk
+from radixflow_sdk import (
+    APIConnectionError,
+    APIError,
+    APIStatusError,
+    APITimeoutError,
+    AuthenticationError,
+    ContextTooLongError,
+    InvalidRequestError,
+    InvalidResponseError,
+    ModelNotFoundError,
+    PluginMissingError,
+    RateLimitError,
+    ServerError,
+    StreamBrokenError,
+    UnsupportedError,
+    exceptions,
+)
+from radixflow_sdk._transport._errors import _FOREIGN, Wall, retry_after, status_error
+
+HTTPX_ERRORS = [
+    value
+    for _, value in inspect.getmembers(httpx, inspect.isclass)
+    if issubclass(value, Exception)
+]
+URL = "http://test/v1/branches"
+KEY = "sk-very-secret"
+
+
+def test_every_exception_of_httpx_is_mapped() -> None:
+    assert set(HTTPX_ERRORS) == set(_FOREIGN)
+
+
+@pytest.mark.parametrize("kind", HTTPX_ERRORS)
+def test_nothing_of_httpx_gets_out(kind: type[Exception]) -> None:
+    error = kind.__new__(kind)
+    Exception.__init__(error, "detail")
+
+    def fail() -> None:
+        with Wall(URL, request_id="r", group_id="g").guard():
+            raise error
+
+    with pytest.raises(APIError) as caught:
+        fail()
+    assert caught.value.__cause__ is error
+    assert (caught.value.request_id, caught.value.group_id) == ("r", "g")
+
+
+@pytest.mark.parametrize(
+    ("error", "before", "after"),
+    [
+        (httpx.ConnectError("x"), APIConnectionError, StreamBrokenError),
+        (httpx.RemoteProtocolError("x"), APIConnectionError, StreamBrokenError),
+        (httpx.ReadError("x"), APIConnectionError, StreamBrokenError),
+        (httpx.ReadTimeout("x"), APITimeoutError, APITimeoutError),
+        (httpx.DecodingError("x"), InvalidResponseError, InvalidResponseError),
+    ],
+)
+def test_a_started_answer_breaks(
+    error: Exception, before: type[APIError], after: type[APIError]
+) -> None:
+    for started, expected in ((False, before), (True, after)):
+        wall = Wall(URL)
+        wall.started = started
+        with pytest.raises(expected), wall.guard():
+            raise error
+
+
+def problem(code: str, message: str = "Because.", field: str | None = None) -> str:
+    parts = f'"code": "{code}", "message": "{message}", "type": "radixflow_error"'
+    where = f'"{field}"' if field else "null"
+    return f'{{"error": {{{parts}, "field": {where}}}}}'
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind"),
+    [
+        (400, problem("invalid_json"), InvalidRequestError),
+        (422, problem("invalid_request"), InvalidRequestError),
+        (422, problem("token_out_of_range"), InvalidRequestError),
+        (422, problem("context_too_long"), ContextTooLongError),
+        (404, problem("model_not_found"), ModelNotFoundError),
+        (
+            404,
+            '{"error": {"message": "The model `x` does not exist.", "code": 404}}',
+            ModelNotFoundError,
+        ),
+        (404, '{"detail": "Not Found"}', PluginMissingError),
+        (404, "<html>nope</html>", PluginMissingError),
+        (401, '{"error": "Unauthorized"}', AuthenticationError),
+        (403, "", AuthenticationError),
+        (413, problem("body_too_large"), InvalidRequestError),
+        (429, "slow down", RateLimitError),
+        (500, "", ServerError),
+        (501, problem("unsupported"), UnsupportedError),
+        (502, "<html>bad gateway</html>", ServerError),
+        (503, problem("engine_dead"), ServerError),
+        (307, "", APIStatusError),
+        (204, "[1]", APIStatusError),
+        (418, "null", InvalidRequestError),
+        (500, "[" * 100_000, ServerError),
+    ],
+)
+def test_every_status_has_its_error(
+    status: int, body: str, kind: type[APIStatusError]
+) -> None:
+    error = status_error(status, {}, body.encode(), url=URL, api_key=None)
+    assert type(error) is kind
+    assert error.status == status
+    assert str(status) in str(error)
+    assert str(error).endswith(".")
+
+
+def test_the_servers_words_are_kept() -> None:
+    body = problem("invalid_request", "too few", "branches.3.text").encode()
+    error = status_error(422, {}, body, url=URL, api_key=None)
+    assert (error.code, error.field) == ("invalid_request", "branches.3.text")
+    assert "too few" in str(error)
+
+
+def test_a_missing_plugin_names_the_fix() -> None:
+    error = status_error(404, {}, b'{"detail":"Not Found"}', url=URL, api_key=None)
+    assert "radixflow serve MODEL" in str(error)
+
+
+def test_another_missing_path_is_not_a_missing_plugin() -> None:
+    error = status_error(404, {}, b"", url="http://test/v1/models", api_key=None)
+    assert type(error) is InvalidRequestError
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 429, 500])
+def test_an_echoed_key_is_not_repeated(status: int) -> None:
+    body = f"Incorrect key {KEY}".encode()
+    error = status_error(status, {}, body, url=URL, api_key=KEY)
+    assert KEY not in repr(error)
+
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, None),
+        ("3", 3.0),
+        (" 0 ", 0.0),
+        (format_datetime(NOW + timedelta(seconds=90), usegmt=True), 90.0),
+        (format_datetime(NOW - timedelta(seconds=90), usegmt=True), 0.0),
+        ("Thu, 01 Jan 2026 00:00:05 -0000", 5.0),
+        ("-3", None),
+        ("1.5", None),
+        ("soon", None),
+        ("", None),
+        ("²", None),
+    ],
+)
+def test_retry_after(value: str | None, expected: float | None) -> None:
+    assert retry_after(value, now=NOW) == expected
+
+
+ERRORS = [
+    value
+    for _, value in inspect.getmembers(exceptions, inspect.isclass)
+    if issubclass(value, Exception)
+]
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+def test_errors_are_public_drawn_and_travel(kind: type[Exception]) -> None:
+    assert getattr(radixflow_sdk, kind.__name__) is kind
+    assert f" {kind.__name__}" in str(exceptions.__doc__)
+    error = kind("What it was.")
+    error.__dict__["request_id"] = "r"
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy), vars(copy)) == (kind, "What it was.", vars(error))
+
+
+def test_the_retryable_ones() -> None:
+    retryable = {kind.__name__ for kind in ERRORS if getattr(kind, "retryable", False)}
+    assert retryable == {
+        "APIConnectionError",
+        "APITimeoutError",
+        "RateLimitError",
+        "ServerError",
+        "StreamBrokenError",
+    }

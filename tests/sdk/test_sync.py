@@ -1,0 +1,95 @@
+"""`RadixFlow`: the same client, without an event loop."""
+
+import inspect
+import threading
+
+import pytest
+
+from radixflow_sdk import (
+    BranchError,
+    ClientClosedError,
+    InvalidInputError,
+    PartialGroupError,
+    RadixFlow,
+    RadixFlowClient,
+)
+from radixflow_sdk.testing import FakeTransport
+
+
+def test_score_and_stream() -> None:
+    fake = FakeTransport({"Oslo": -0.1})
+    with RadixFlow(transport=fake) as client:
+        result = client.score_candidates("d", ["Rome", "Oslo"], question="Where?")
+        texts = [
+            candidate.text for candidate in client.stream_candidates("d", ["a", "b"])
+        ]
+    assert result.best.text == "Oslo"
+    assert texts == ["a", "b"]
+    assert fake.closed
+
+
+def test_leaving_a_stream_early() -> None:
+    with RadixFlow(transport=FakeTransport()) as client:
+        stream = client.stream_candidates("d", ["a", "b"])
+        assert next(stream).text == "a"
+        stream.close()
+        assert client.score_candidates("d", ["a"]).best.text == "a"
+
+
+def test_a_stream_that_outlives_its_client() -> None:
+    client = RadixFlow(transport=FakeTransport())
+    stream = client.stream_candidates("d", ["a", "b"])
+    assert next(stream).text == "a"
+    client.close()
+    with pytest.raises(ClientClosedError):
+        next(stream)
+
+
+def test_errors_come_through() -> None:
+    with RadixFlow(transport=FakeTransport({"b": BranchError("x")})) as client:
+        with pytest.raises(InvalidInputError):
+            client.score_candidates("d", [])
+        with pytest.raises(InvalidInputError):
+            client.stream_candidates("d", [])
+        with pytest.raises(PartialGroupError):
+            client.score_candidates("d", ["a", "b"])
+
+
+def test_closed() -> None:
+    client = RadixFlow("http://host", api_key="secret")
+    assert repr(client) == "<RadixFlow http://host model=None>"
+    client.close()
+    client.close()
+    with pytest.raises(ClientClosedError):
+        client.score_candidates("d", ["a"])
+    with pytest.raises(ClientClosedError), client:
+        pass
+
+
+def test_bad_settings_start_no_thread() -> None:
+    before = threading.active_count()
+    with pytest.raises(InvalidInputError):
+        RadixFlow("nowhere")
+    assert threading.active_count() == before
+
+
+def test_threads_share_one() -> None:
+    results: list[str | None] = []
+    with RadixFlow(transport=FakeTransport({"b": -0.1})) as client:
+
+        def work() -> None:
+            results.append(client.score_candidates("d", ["a", "b"]).best.text)
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert results == ["b"] * 8
+
+
+@pytest.mark.parametrize("name", ["__init__", "score_candidates", "stream_candidates"])
+def test_there_is_no_twin(name: str) -> None:
+    ours, theirs = getattr(RadixFlow, name), getattr(RadixFlowClient, name)
+    assert inspect.signature(ours) == inspect.signature(theirs)
+    assert ours.__doc__ == theirs.__doc__

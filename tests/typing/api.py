@@ -1,0 +1,54 @@
+"""The public types as a user's type checker sees them: mypy reads, nothing runs."""
+
+from collections.abc import AsyncGenerator, Generator
+from typing import assert_type
+
+from radixflow_sdk import (
+    Candidate,
+    GroupUsage,
+    RadixFlow,
+    RadixFlowClient,
+    RetryPolicy,
+    ScoredCandidate,
+    ScoreResult,
+    Template,
+    Timeouts,
+    TokenScore,
+    Transport,
+)
+from radixflow_sdk.testing import FakeTransport
+
+
+async def asynchronous() -> None:
+    async with RadixFlowClient(
+        "http://host", api_key="k", timeout=Timeouts(total=5), retry=RetryPolicy()
+    ) as client:
+        assert_type(client, RadixFlowClient)
+        result = await client.score_candidates("d", ["a", [1, 2]], question="q")
+        assert_type(result, ScoreResult)
+        assert_type(result.best, Candidate)
+        assert_type(result.best.probability, float)
+        assert_type(result.best.text, str | None)
+        assert_type(result.best.tokens, tuple[TokenScore, ...])
+        assert_type(result.usage, GroupUsage)
+        stream = client.stream_candidates([1, 2], ("a",), scoring="label")
+        assert_type(stream, AsyncGenerator[ScoredCandidate, None])
+        chat = [{"role": "user", "content": "d"}]
+        await client.score_candidates(chat, ["a"], template=Template(before_option=""))
+        await client.score_candidates("d", ["a"], scoring="rank")  # type: ignore[arg-type]
+        await client.score_candidates("d", [1.5])  # type: ignore[list-item]
+        await client.score_candidates("d", ["a"], "q")  # type: ignore[call-arg]
+
+
+def blocking() -> None:
+    with RadixFlow("http://host", max_connections=2, timeout=1.0) as client:
+        assert_type(client, RadixFlow)
+        assert_type(client.score_candidates("d", ["a"], normalize="char"), ScoreResult)
+        stream = client.stream_candidates("d", ["a"])
+        assert_type(stream, Generator[ScoredCandidate, None, None])
+        client.score_candidates("d", ["a"], normalise="char")  # type: ignore[call-arg]
+    RadixFlow(url="http://host")  # type: ignore[call-arg]
+
+
+def transports(fake: FakeTransport) -> Transport:
+    return fake
