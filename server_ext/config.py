@@ -1,4 +1,4 @@
-"""What a scheduler policy is, and where its name comes from.
+"""What a scheduler policy is, and where its settings come from.
 
 This room turns configuration (``--additional-config '{"radixflow": {...}}'``, or the
 ``RADIXFLOW_POLICY`` environment variable) into one frozen `Policy`.  It must not
@@ -9,19 +9,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, get_args, get_type_hints
 
 __all__ = [
     "DEFAULT_POLICY",
     "POLICIES",
+    "POLICY_VARIABLE",
     "ConfigurationError",
     "Policy",
     "policy_from_config",
+    "policy_named",
 ]
 
 POLICY_VARIABLE = "RADIXFLOW_POLICY"
 """Environment variable that names the policy where the server's config does not."""
+
+MAX_HOLD_MS = 1000.0
+MAX_SCAN = 1_000_000
 
 
 class ConfigurationError(ValueError):
@@ -33,34 +38,110 @@ class Policy:
     """When a waiting branch may run.  Never what is computed for it.
 
     Attributes:
-        name: the preset's name.
+        name: the preset's name, or the preset's with a ``*`` where it was altered.
         traversal: skip a BLOCKED branch for this round and go on with the scan
             (state-ready traversal) instead of ending the round there (prefix-stop).
         readiness: ``exact``: a state published in an earlier round is READY;
             ``native``: what the installed vLLM says (0.32.0 has false dependencies).
-        hints: use the shared boundary that hinted requests carry.
+        hints: use the hints that requests carry: shared boundary, producers that end
+            at their state, consumers that leave no state.
+        admission: hold an arrived branch ``none``, for a fixed time (``timer``), or
+            until there is a full round to run (``flex``).
+        hold_ms: longest hold in milliseconds.
+        timer_order: ``live``: a timer is read when its branch is visited, so that a
+            later branch can pass an earlier one (the paper's Timer); ``arrival``: all
+            timers are read at the start of the round.
+        frag: defer a branch whose next block-aligned segment the remaining token
+            budget would cut short.
+        order: ``fcfs``, or ``group``: the group with the least work left first.
+        overtake: for ``order="group"``: how much longer than under FCFS the slowest
+            group may take, as a factor (1.05 = five percent).
+        scan_limit: most BLOCKED branches a round may look at.
+        fence: READY waits until the step that wrote the state has been processed:
+            ``auto`` where steps of one engine are not ordered on one device.
     """
 
     name: str
-    traversal: bool
-    readiness: Literal["native", "exact"]
-    hints: bool
+    traversal: bool = False
+    readiness: Literal["native", "exact"] = "native"
+    hints: bool = False
+    admission: Literal["none", "timer", "flex"] = "none"
+    hold_ms: float = 5.0
+    timer_order: Literal["live", "arrival"] = "live"
+    frag: bool = False
+    order: Literal["fcfs", "group"] = "fcfs"
+    overtake: float = 1.0
+    scan_limit: int = 256
+    fence: Literal["auto", "on", "off"] = "auto"
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be.
+
+        Raises:
+            ConfigurationError: a value of the wrong type or out of bounds.
+        """
+        hints = get_type_hints(type(self))
+        for name, kind in hints.items():
+            _check_kind(name, getattr(self, name), kind)
+        if not 0 < self.hold_ms <= MAX_HOLD_MS:
+            raise ConfigurationError(
+                f"hold_ms must be above 0 and at most {MAX_HOLD_MS:.0f}, "
+                f"got {self.hold_ms}"
+            )
+        if not 1 <= self.scan_limit <= MAX_SCAN:
+            raise ConfigurationError(
+                f"scan_limit must be from 1 to {MAX_SCAN}, got {self.scan_limit}"
+            )
+        if not 1 <= self.overtake <= 100:
+            raise ConfigurationError(
+                f"overtake must be from 1 to 100, got {self.overtake}"
+            )
+
+    @property
+    def native(self) -> bool:
+        """Whether nothing is added to the native schedule."""
+        return replace(self, name="radix") == POLICIES["radix"]
 
     def as_dict(self) -> dict[str, Any]:
         """The policy as JSON-ready data."""
         return asdict(self)
 
 
+def _check_kind(name: str, value: object, kind: Any) -> None:
+    choices = get_args(kind)
+    if choices:
+        right = value in choices and isinstance(value, str)
+    elif kind is float:
+        right = isinstance(value, int | float) and not isinstance(value, bool)
+    else:
+        right = type(value) is kind
+    if not right:
+        wanted = f"one of {', '.join(choices)}" if choices else f"a {kind.__name__}"
+        raise ConfigurationError(f"{name} must be {wanted}, got {value!r}")
+
+
+_TRAVERSAL: Mapping[str, Any] = {"traversal": True, "readiness": "exact"}
+
 POLICIES: Mapping[str, Policy] = {
     policy.name: policy
     for policy in (
-        Policy("radix", traversal=False, readiness="native", hints=False),
-        Policy("radixflow", traversal=True, readiness="exact", hints=True),
+        Policy("radix"),
+        Policy("timer5", admission="timer", hold_ms=5.0),
+        Policy("timer10", admission="timer", hold_ms=10.0),
+        Policy("radix+flex", admission="flex"),
+        Policy("radixflow", admission="flex", **_TRAVERSAL),
+        Policy("radixflow+frag", admission="flex", frag=True, **_TRAVERSAL),
+        Policy("radixflow+", hints=True, **_TRAVERSAL),
     )
 }
-"""The presets: ``radix`` is the native schedule, ``radixflow`` is ours."""
+"""The presets: the six of arXiv 2610.18143, and ``radixflow+``, ours.
 
-DEFAULT_POLICY = "radixflow"
+``radix`` is the native schedule, bit for bit.  The paper's traversal runs on a native
+check without false dependencies, so its presets have exact readiness here.
+"""
+
+DEFAULT_POLICY = "radixflow+"
+_SETTINGS = tuple(field.name for field in fields(Policy) if field.name != "name")
 
 
 def policy_named(name: object) -> Policy:
@@ -82,12 +163,12 @@ def policy_from_config(
     """Read the policy from vLLM's ``additional_config``, else from the environment.
 
     Args:
-        additional_config: vLLM's value; a mapping with an optional ``radixflow`` key
-            that holds ``{"policy": NAME}``.
+        additional_config: vLLM's value; a mapping whose ``radixflow`` key may hold a
+            preset's name under ``policy`` and any of its settings beside it.
         environ: environment to read, by default this process's.
 
     Raises:
-        ConfigurationError: an unknown key, or a policy that does not exist.
+        ConfigurationError: an unknown key, a wrong value, or no such preset.
     """
     environ = os.environ if environ is None else environ
     section: object = {}
@@ -97,12 +178,14 @@ def policy_from_config(
         raise ConfigurationError(
             f"additional_config.radixflow must be an object, got {section!r}"
         )
-    unknown = sorted(str(key) for key in section if key != "policy")
+    unknown = sorted(str(key) for key in section if key not in ("policy", *_SETTINGS))
     if unknown:
         raise ConfigurationError(
-            f"unknown key {unknown[0]!r} in additional_config.radixflow: "
-            "the only key is 'policy'"
+            f"unknown key {unknown[0]!r} in additional_config.radixflow: the keys are "
+            f"policy, {', '.join(_SETTINGS)}"
         )
-    return policy_named(
+    preset = policy_named(
         section.get("policy") or environ.get(POLICY_VARIABLE) or DEFAULT_POLICY
     )
+    altered = {key: value for key, value in section.items() if key != "policy"}
+    return replace(preset, name=f"{preset.name}*", **altered) if altered else preset

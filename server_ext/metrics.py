@@ -1,4 +1,4 @@
-"""What the scheduler counts: growing totals and one trace a request.
+"""What the scheduler counts: growing totals, the last round, one trace a request.
 
 Pure bookkeeping, called by the scheduler and read by the stats route.  Totals only
 grow; a branch that is visited in many rounds is counted once.
@@ -6,9 +6,10 @@ grow; a branch that is visited in many rounds is counted once.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
-__all__ = ["Counters", "RoundLog", "Trace"]
+__all__ = ["Counters", "Round", "RoundLog", "Trace"]
 
 
 @dataclass(slots=True)
@@ -23,11 +24,15 @@ class Counters:
         cached_tokens: of these, read from the prefix cache at admission.
         blocked: branches that were found BLOCKED at least once.
         blocked_visits: times that a visit found a branch BLOCKED.
+        woken: branches that were BLOCKED and have been scheduled since.
         recovered_rows: rows admitted behind a BLOCKED branch in the same round.
+        deferred: times that a branch was put off because it would have been cut short.
         lookups: prefix-cache lookups of waiting requests.
         hints: requests with usable hints.
         hints_ignored: requests whose hints were malformed.
         capped_hits: hits cut back so that a scored row is computed.
+        scans_cut: rounds whose scan ended at the scan limit.
+        host_us: time in ``schedule()``, in microseconds, rounds without work included.
     """
 
     rounds: int = 0
@@ -37,11 +42,15 @@ class Counters:
     cached_tokens: int = 0
     blocked: int = 0
     blocked_visits: int = 0
+    woken: int = 0
     recovered_rows: int = 0
+    deferred: int = 0
     lookups: int = 0
     hints: int = 0
     hints_ignored: int = 0
     capped_hits: int = 0
+    scans_cut: int = 0
+    host_us: int = 0
 
     def as_dict(self) -> dict[str, int]:
         """A copy as JSON-ready data."""
@@ -57,16 +66,52 @@ class Trace:
         last: round of its last selection.
         blocked: visits that found it BLOCKED.
         tokens: tokens computed for it.
+        blocked_at: when it was first found BLOCKED while it waits, else None.
     """
 
     first: int = 0
     last: int = 0
     blocked: int = 0
     tokens: int = 0
+    blocked_at: float | None = None
 
     def as_dict(self) -> dict[str, int]:
-        """A copy as JSON-ready data."""
-        return asdict(self)
+        """The numbers that travel back to the sender."""
+        return {
+            "first": self.first,
+            "last": self.last,
+            "blocked": self.blocked,
+            "tokens": self.tokens,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One worker round, as it is traced.
+
+    Attributes:
+        number: the round's number.
+        at: start, in seconds of a steady clock.
+        host_us: time in ``schedule()`` in microseconds.
+        scheduled: tokens for each request id.
+        blocked: request ids found BLOCKED.
+        running: requests running after the round was planned.
+        waiting: requests waiting then.
+        recovered_rows: rows admitted behind a BLOCKED branch.
+    """
+
+    number: int
+    at: float
+    host_us: int
+    scheduled: Mapping[str, int]
+    blocked: tuple[str, ...]
+    running: int
+    waiting: int
+    recovered_rows: int
+
+    def as_dict(self) -> dict[str, object]:
+        """The round as JSON-ready data."""
+        return {**asdict(self), "scheduled": dict(self.scheduled)}
 
 
 @dataclass(slots=True)
@@ -75,10 +120,20 @@ class RoundLog:
 
     counters: Counters = field(default_factory=Counters)
     traces: dict[str, Trace] = field(default_factory=dict)
+    _waiting_blocked: dict[str, None] = field(default_factory=dict)
+    _blocked: list[str] = field(default_factory=list)
     _running_at_first_block: int | None = None
+    _started: float = 0.0
 
-    def round_starts(self) -> None:
+    @property
+    def blocked_in_round(self) -> int:
+        """Visits of this round that found a branch BLOCKED."""
+        return len(self._blocked)
+
+    def round_starts(self, now: float) -> None:
         """A scheduler step begins."""
+        self._started = now
+        self._blocked = []
         self._running_at_first_block = None
 
     def blocked(self, request_id: str, running: int) -> None:
@@ -87,24 +142,58 @@ class RoundLog:
         self.counters.blocked += trace.blocked == 0
         self.counters.blocked_visits += 1
         trace.blocked += 1
+        if trace.blocked_at is None:
+            trace.blocked_at = self._started
+            self._waiting_blocked[request_id] = None
+        self._blocked.append(request_id)
         if self._running_at_first_block is None:
             self._running_at_first_block = running
 
-    def round_ends(self, scheduled: dict[str, int], running: int) -> None:
-        """A scheduler step ended with `scheduled` tokens for each request id."""
+    def round_ends(
+        self,
+        scheduled: Mapping[str, int],
+        *,
+        host_us: int,
+        running: int,
+        waiting: int,
+    ) -> Round | None:
+        """A scheduler step ended with `scheduled` tokens for each request id.
+
+        Returns:
+            The round, or None if it had no work.
+        """
+        self.counters.host_us += host_us
         if not scheduled:
-            return
+            return None
         counters = self.counters
         counters.rounds += 1
         counters.rows += len(scheduled)
         counters.tokens += sum(scheduled.values())
-        if self._running_at_first_block is not None:
-            counters.recovered_rows += max(0, running - self._running_at_first_block)
+        first_block = self._running_at_first_block
+        recovered = 0 if first_block is None else max(0, running - first_block)
+        counters.recovered_rows += recovered
         for request_id, tokens in scheduled.items():
-            trace = self.traces.setdefault(request_id, Trace())
-            trace.first = trace.first or counters.rounds
-            trace.last = counters.rounds
-            trace.tokens += tokens
+            self._selected(request_id, tokens)
+        return Round(
+            number=counters.rounds,
+            at=self._started,
+            host_us=host_us,
+            scheduled=scheduled,
+            blocked=tuple(self._blocked),
+            running=running,
+            waiting=waiting,
+            recovered_rows=recovered,
+        )
+
+    def _selected(self, request_id: str, tokens: int) -> None:
+        trace = self.traces.setdefault(request_id, Trace())
+        trace.first = trace.first or self.counters.rounds
+        trace.last = self.counters.rounds
+        trace.tokens += tokens
+        if trace.blocked_at is not None:
+            trace.blocked_at = None
+            self.counters.woken += 1
+            self._waiting_blocked.pop(request_id, None)
 
     def admitted(self, prompt_tokens: int, cached_tokens: int) -> None:
         """A request entered the running set for the first time."""
@@ -113,4 +202,11 @@ class RoundLog:
 
     def finished(self, request_id: str) -> Trace:
         """The request left the scheduler; forget it and return its trace."""
+        self._waiting_blocked.pop(request_id, None)
         return self.traces.pop(request_id, Trace())
+
+    def oldest_blocked(self, now: float) -> float:
+        """Seconds that the longest BLOCKED branch has been waiting since, or 0."""
+        first = next(iter(self._waiting_blocked), None)
+        at = None if first is None else self.traces[first].blocked_at
+        return 0.0 if at is None else now - at

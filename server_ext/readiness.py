@@ -9,10 +9,12 @@ here before the scan stops at it (arXiv 2610.18143, state-ready traversal).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections import Counter, deque
+from collections.abc import Collection, Hashable, Iterable
+from dataclasses import dataclass, field
 from enum import Enum
 
-__all__ = ["Readiness", "classify"]
+__all__ = ["CommitFence", "Readiness", "classify"]
 
 
 class Readiness(Enum):
@@ -29,12 +31,48 @@ def classify(
 
     Args:
         hits: for each recurrent cache group, the key of the state at the end of the
-            hit (``None``: no hit in that group) and the keys written in this round.
+            hit (``None``: no hit in that group) and the keys that may not be read yet.
 
     Returns:
-        BLOCKED if any group's state is written in this round, else READY.  Whether a
-        READY branch fits (rows, token budget, memory) is for the native loop to say.
+        BLOCKED if any group's state may not be read yet, else READY.  Whether a READY
+        branch fits (rows, token budget, memory) is for the native loop to say.
     """
     if any(key is not None and key in pending for key, pending in hits):
         return Readiness.BLOCKED
     return Readiness.READY
+
+
+@dataclass(slots=True)
+class CommitFence:
+    """States that were published by rounds whose output has not been processed.
+
+    vLLM publishes a state when it schedules the round that will write it.  With
+    asynchronous scheduling the next rounds are planned before that one has run; where
+    rounds are not ordered on one device, or a round's work may be dropped, a published
+    state may not be there yet (vllm-project/vllm PR #56525).  Rounds are processed in
+    the order in which they were planned.
+    """
+
+    _rounds: deque[frozenset[Hashable]] = field(default_factory=deque)
+    _pending: Counter[Hashable] = field(default_factory=Counter)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._pending
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def planned(self, published: Iterable[Hashable]) -> None:
+        """A round was planned that will write `published`."""
+        keys = frozenset(published)
+        self._rounds.append(keys)
+        self._pending.update(keys)
+
+    def processed(self) -> None:
+        """The oldest planned round has run."""
+        if not self._rounds:
+            return
+        for key in self._rounds.popleft():
+            self._pending[key] -= 1
+            if not self._pending[key]:
+                del self._pending[key]

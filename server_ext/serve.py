@@ -8,6 +8,7 @@ refuses in one sentence what could not reuse anything, and leaves the rest to
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -73,9 +74,13 @@ def vllm_arguments(
     Raises:
         ConfigurationError: a flag under which no state could be reused.
     """
-    model, *flags = argv
+    model, *words = argv
+    if model.startswith("-"):
+        raise ConfigurationError(
+            f"the model goes first: radixflow serve MODEL {' '.join(argv)}"
+        )
     environment: dict[str, str] = {}
-    flags, policy = _take(flags, "--policy")
+    flags, policy = _take([_hyphenated(word) for word in words], "--policy")
     if policy is not None:
         environment[POLICY_VARIABLE] = policy
     policy_from_config({}, {**environ, **environment})
@@ -157,6 +162,12 @@ def _answer_for_vllm(folder: Path) -> None:
         sys.path.append(str(folder))
         path = [os.environ.get("PYTHONPATH", ""), str(folder)]
         os.environ["PYTHONPATH"] = os.pathsep.join(part for part in path if part)
+
+
+def _hyphenated(word: str) -> str:
+    """``--mamba_cache_mode=x`` as ``--mamba-cache-mode=x``, as vLLM reads it."""
+    name = re.match(r"--[^=.]*", word)
+    return name.group().replace("_", "-") + word[name.end() :] if name else word
 
 
 def _take(flags: list[str], name: str) -> tuple[list[str], str | None]:

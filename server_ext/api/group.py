@@ -170,9 +170,8 @@ class Group:
     async def _in_slot(
         self, slots: anyio.CapacityLimiter, index: int, emit: Emit
     ) -> None:
-        async with slots:
-            event = await self._branch(index)
-        await emit(event)
+        async with slots:  # until the event is out: a slow reader slows the group
+            await emit(await self._branch(index))
 
     # -- the producer ----------------------------------------------------------
 
@@ -201,9 +200,9 @@ class Group:
                     hints=self._hints("producer"), labels=(), scored=False, cached=True
                 ),
             )
-        except (EngineDeadError, BranchFailure) as error:
+        except Exception:
             self.documents.forget(document)
-            logger.warning("producer of %s failed: %s", self.group_id, error)
+            logger.warning("producer of %s failed", self.group_id, exc_info=True)
             return
         except BaseException:
             self.documents.forget(document)

@@ -7,9 +7,18 @@ that a request is well-formed and bounded; whether it fits the model is `tokens`
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, LiteralString
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 __all__ = ["BranchesRequest", "RequestRefused", "parse_request"]
 
@@ -19,6 +28,11 @@ MAX_TOKEN_ID = 2**31 - 1
 GROUP_ID = r"^[A-Za-z0-9._:-]{1,128}$"
 
 TokenId = Annotated[int, Field(strict=True, ge=0, le=MAX_TOKEN_ID)]
+LabelText = Annotated[str, Field(strict=True, min_length=1)]
+Label = Annotated[
+    Annotated[LabelText, Tag("text")] | Annotated[TokenId, Tag("id")],
+    Discriminator(lambda label: "text" if isinstance(label, str) else "id"),
+]
 
 
 class RequestRefused(ValueError):
@@ -100,11 +114,7 @@ class BranchesRequest(_Wire):
     branches: Annotated[list[Branch], Field(min_length=1, max_length=MAX_BRANCHES)]
     scoring: Literal["likelihood", "label"] = "likelihood"
     labels: (
-        Annotated[
-            list[Annotated[str, Field(strict=True, min_length=1)] | TokenId],
-            Field(min_length=1, max_length=MAX_LABELS),
-        ]
-        | None
+        Annotated[list[Label], Field(min_length=1, max_length=MAX_LABELS)] | None
     ) = None
     group_id: Annotated[str, Field(pattern=GROUP_ID)] | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None
@@ -113,12 +123,17 @@ class BranchesRequest(_Wire):
     @model_validator(mode="after")
     def _consistent(self) -> BranchesRequest:
         if (self.scoring == "label") != (self.labels is not None):
-            raise ValueError("labels go with scoring 'label', and only with it")
+            raise _wrong("labels", "they go with scoring 'label', and only with it")
         if self.question and self.document.messages is not None:
-            raise ValueError("question cannot be combined with document.messages")
+            raise _wrong("question", "it cannot be combined with document.messages")
         if self.document.text == "" and not self.question:
-            raise ValueError("document and question are both empty")
+            raise _wrong("document", "it and question are both empty")
         return self
+
+
+def _wrong(field: str, message: LiteralString) -> PydanticCustomError:
+    """What is wrong between fields, told of the one to mend."""
+    return PydanticCustomError(field, message)
 
 
 def parse_request(body: bytes) -> BranchesRequest:
@@ -148,20 +163,32 @@ def parse_request(body: bytes) -> BranchesRequest:
         raise _refusal(error) from None
 
 
+_MESSAGES = {
+    "extra_forbidden": "unknown field",
+    "model_type": "an object is wanted here",
+    "missing": "the field is missing",
+}
+"""Where pydantic's own words speak of Python."""
+
+
 def _refusal(error: ValidationError) -> RequestRefused:
     first = error.errors(include_url=False, include_context=False)[0]
-    field = ".".join(str(part) for part in first["loc"] if _is_path(part)) or None
-    message = first["msg"].removeprefix("Value error, ")
-    value = first.get("input")
+    kind, value = first["type"], first.get("input")
+    path = _path(kind, first["loc"])
+    field = ".".join(map(str, path)) or None
+    message = _MESSAGES.get(kind, first["msg"].removeprefix("Value error, "))
     shown = "" if isinstance(value, dict | list) else f" (got {_short(value)})"
-    code = "invalid_request"
-    if field is not None and ("token_ids." in field or field.startswith("labels.")):
-        code = "token_out_of_range" if isinstance(value, int) else code
+    beyond = kind in ("greater_than_equal", "less_than_equal")
+    is_token = path[:1] == ("labels",) or path[-2:-1] == ("token_ids",)
+    code = "token_out_of_range" if beyond and is_token else "invalid_request"
     return RequestRefused(422, code, f"{field or 'body'}: {message}{shown}", field)
 
 
-def _is_path(part: object) -> bool:
-    return isinstance(part, int) or (isinstance(part, str) and part.isidentifier())
+def _path(kind: str, place: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """The data's own path: behind a label pydantic names the kind that it tried."""
+    if not place and kind in BranchesRequest.model_fields:
+        return (kind,)
+    return place[:2] if place[:1] == ("labels",) else place
 
 
 def _short(value: object) -> str:

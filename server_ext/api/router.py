@@ -26,6 +26,7 @@ from server_ext.api.tokens import GroupPrompts, group_prompts
 __all__ = ["router"]
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+RANK = re.compile(r"[0-9]{1,9}")
 MAX_BODY = 64 * 1024 * 1024
 EVENTS_WAITING = 64
 """Events that may wait for a slow reader before the group waits too."""
@@ -152,11 +153,11 @@ def _request_id(given: str | None) -> str:
 def _rank(given: str | None, ranks: int) -> int | None:
     if given is None:
         return None
-    if not given.isascii() or not given.isdigit() or int(given) >= ranks:
+    if RANK.fullmatch(given) is None or int(given) >= ranks:
         raise RequestRefused(
             422,
             "invalid_request",
-            f"X-data-parallel-rank: {given!r} is not one of this server's ranks "
+            f"X-data-parallel-rank: {given[:20]!r} is not one of this server's ranks "
             f"0 to {ranks - 1}",
             "X-data-parallel-rank",
         )

@@ -6,7 +6,6 @@ Every way in which a row could be missing, stale or not a number ends here in a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,8 @@ __all__ = ["BranchFailure", "Reading", "read_labels", "read_rows", "sampling"]
 
 MOST_POSITIVE = 1e-3
 """A log-probability above this is not one (float32 rounding stays far below)."""
+MINUS_INFINITY = -9999.0
+"""How some servers spell it; no real log-probability comes near."""
 
 
 class BranchFailure(Exception):
@@ -125,7 +126,7 @@ def _value(row: Any, token: int) -> float:
             retryable=False,
         )
     value = float(entry.logprob)
-    if not math.isfinite(value) or value > MOST_POSITIVE:
+    if not MINUS_INFINITY < value <= MOST_POSITIVE:  # nor is NaN
         raise BranchFailure(
             "non_finite_logprob",
             f"the log-probability of token {token} is {value}",

@@ -10,7 +10,8 @@ for the part after it alone.  Where no seam holds, the whole is encoded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -141,10 +142,7 @@ class Context:
                 continue
             if tries >= SEAM_TRIES:
                 break
-            # Some tokenizers count the blank before a word to its span, some do not.
-            for character in (start, start - 1):
-                if not _is_word_start(self.text, character):
-                    continue
+            for character in _word_starts(self.text, start):
                 tries += 1
                 rest = _encode(self._tokenizer, self.text[character:])
                 if rest == list(encoded[token:]):
@@ -356,11 +354,24 @@ def _encode_with_spans(
     return list(encoded["input_ids"]), list(encoded["offset_mapping"])
 
 
-def _is_word_start(text: str, character: int) -> bool:
-    """A blank before a letter, after a letter: every pre-tokenizer splits there."""
+def _word_starts(text: str, start: int) -> Iterator[int]:
+    """Where the word of a token that starts at `start` may begin a text of its own.
+
+    Some tokenizers count the blank before a word to its span, some do not, and some
+    (SentencePiece) write a blank before every text by themselves.
+    """
+    for character in (start, start - 1):
+        if _splits(text, character):
+            yield character
+            if text[character] == " ":
+                yield character + 1
+
+
+def _splits(text: str, character: int) -> bool:
+    """A blank or a mark between two letters: every pre-tokenizer splits before it."""
     return (
         0 < character < len(text) - 1
-        and text[character] == " "
+        and (text[character] == " " or unicodedata.category(text[character])[0] in "PS")
         and text[character - 1].isalpha()
         and text[character + 1].isalpha()
     )

@@ -6,7 +6,7 @@ scheduler needs is a function here; an untested version is refused by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +18,18 @@ if TYPE_CHECKING:
     from vllm.v1.core.single_type_kv_cache_manager import MambaManager
     from vllm.v1.request import Request
 
+    from server_ext.readiness import CommitFence
+
 __all__ = [
     "TESTED",
+    "Hit",
+    "after_allocation",
     "backport_exact_readiness",
     "check_configuration",
     "check_version",
     "installed_version",
+    "needs_fence",
+    "published_this_round",
     "recurrent_managers",
     "shorter_lookup",
     "snapshot_settings",
@@ -218,10 +224,48 @@ def snapshot_settings(config: VllmConfig, block_size: int, unit: int) -> dict[st
 
 
 def states_at_end(
-    managers: tuple[tuple[int, MambaManager], ...], blocks: Any
+    managers: tuple[tuple[int, MambaManager], ...], blocks: Any, fence: CommitFence
 ) -> Iterator[tuple[object | None, Any]]:
-    """For each recurrent group: key of the state a hit ends on, keys of this round."""
+    """For each recurrent group: key of the state a hit ends on, keys not to be read."""
     for group_id, single in managers:
         group = blocks.blocks[group_id]
         key = group[-1].block_hash if len(group) else None
         yield key, single.cached_blocks_this_step
+        yield key, fence
+
+
+def published_this_round(
+    managers: tuple[tuple[int, MambaManager], ...],
+) -> Iterator[Hashable]:
+    """Keys of the recurrent states that the planned round will write."""
+    for _, single in managers:
+        yield from single.cached_blocks_this_step
+
+
+def needs_fence(config: VllmConfig) -> bool:
+    """Whether a published state may be read before it is written.
+
+    Rounds of one worker run in order on one device, so that a later round may read
+    what an earlier one writes.  That does not hold across pipeline stages, and the V2
+    model runner has been seen to drop the work of aborted requests.
+    """
+    stages = config.parallel_config.pipeline_parallel_size
+    asynchronous = bool(config.scheduler_config.async_scheduling)
+    return asynchronous and (stages > 1 or bool(config.use_v2_model_runner))
+
+
+def after_allocation(
+    manager: KVCacheManager, note: Callable[[Request, int], None]
+) -> None:
+    """Call `note` with request and tokens whenever a round takes a request in."""
+    native = manager.allocate_slots
+
+    def allocate_slots(
+        request: Request, num_new_tokens: int, *args: Any, **options: Any
+    ) -> Any:
+        blocks = native(request, num_new_tokens, *args, **options)
+        if blocks is not None:
+            note(request, num_new_tokens)
+        return blocks
+
+    manager.allocate_slots = allocate_slots

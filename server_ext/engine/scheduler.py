@@ -2,41 +2,53 @@
 
 A thin conductor on ``AsyncScheduler`` (with ``async_scheduling`` off it behaves as the
 plain scheduler).  It never copies ``schedule()``: it overrides hooks, calls
-``super()`` first, and under the ``radix`` policy adds nothing.
+``super()`` first, and under the ``radix`` policy adds nothing but its notes.
 """
 
 from __future__ import annotations
 
 import os
+import time
+from collections import deque
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 
 from vllm.logger import init_logger
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.request_queue import SchedulingPolicy, create_request_queue
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.outputs import LogprobsTensors, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
+from server_ext.admission import Gate, Room
 from server_ext.config import (
+    POLICIES,
     ConfigurationError,
     Policy,
     policy_from_config,
     policy_named,
 )
 from server_ext.engine import block_copy, compat
+from server_ext.engine.queue import LaneQueue
 from server_ext.engine.scheduler_name import REFUSAL_FILE
 from server_ext.hints import IGNORED, Hints, read_hints
-from server_ext.metrics import RoundLog
-from server_ext.readiness import Readiness, classify
+from server_ext.metrics import Round, RoundLog
+from server_ext.readiness import CommitFence, Readiness, classify
 
 __all__ = ["RadixFlowScheduler"]
 
 logger = init_logger("vllm.radixflow")
 
+HISTORY = 512
+"""Rounds kept for the trace and the live page."""
+SHORT_WAIT = 0.001
+"""An idle engine looks again after this many seconds (vLLM's own pause)."""
+
 
 class RadixFlowScheduler(AsyncScheduler):
-    """State-ready traversal, exact readiness and shared-boundary hints.
+    """Traversal, admission and hints on the native schedule; see `Policy`.
 
     Raises:
         ConfigurationError: at construction, when the version or the configuration
@@ -45,26 +57,35 @@ class RadixFlowScheduler(AsyncScheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._gate = Gate(POLICIES["radix"])
         try:
             self._version = compat.check_version()
             compat.check_configuration(self.vllm_config, self.block_size)
             self._check_block_copy()
-            self.policy_preset = policy_from_config(self.vllm_config.additional_config)
+            policy = policy_from_config(self.vllm_config.additional_config)
+            self._adopt(policy)
         except ConfigurationError as refusal:
             _tell_launcher(refusal)
             raise
+        self.clock: Callable[[], float] = time.monotonic
+        self.sleep: Callable[[float], None] = time.sleep
         self.log = RoundLog()
-        self._recurrent = compat.recurrent_managers(self.kv_cache_manager)
+        self.history: deque[Round] = deque(maxlen=HISTORY)
+        self._fence = CommitFence()
         self._hints: dict[str, Hints] = {}
         self._leaves: set[str] = set()
         self._ended: list[tuple[int, EngineCoreOutput]] = []
         self._lookup: tuple[str, compat.Hit] | None = None
+        self._budget_left = 0
+        self._began = 0.0
+        self._recurrent = compat.recurrent_managers(self.kv_cache_manager)
         compat.withhold_blocks(
             self.kv_cache_manager, lambda request: request.request_id in self._leaves
         )
         compat.backport_exact_readiness(
             self.kv_cache_manager, lambda: self.policy_preset.readiness == "exact"
         )
+        compat.after_allocation(self.kv_cache_manager, self._spend)
 
     def _check_block_copy(self) -> None:
         """A hit inside a block is exact only where whole blocks are copied."""
@@ -74,11 +95,28 @@ class RadixFlowScheduler(AsyncScheduler):
                 "loaded: start with `radixflow serve`, or set VLLM_PLUGINS=radixflow"
             )
 
+    def _adopt(self, policy: Policy) -> None:
+        """Run by `policy` from now on; the scheduler must be empty."""
+        by_priority = self.policy == SchedulingPolicy.PRIORITY
+        if by_priority and policy.admission != "none":
+            raise ConfigurationError(
+                f"policy {policy.name} holds branches in order of arrival, which "
+                "--scheduling-policy priority overrules: use fcfs or radixflow+"
+            )
+        self.policy_preset = policy
+        self._gate = self._gate.under(policy)
+        if policy.native or by_priority:
+            self.waiting = create_request_queue(self.policy)
+        else:
+            self.waiting = LaneQueue(self._lane, self._holds)
+        self._fenced = policy.fence == "on" or (
+            policy.fence == "auto" and compat.needs_fence(self.vllm_config)
+        )
+
     # -- the life of a request -------------------------------------------------
 
     def add_request(self, request: Request) -> None:
         """Read the request's hints, then queue it natively."""
-        super().add_request(request)
         params = request.sampling_params
         hints = read_hints(params.extra_args if params is not None else None)
         if isinstance(hints, Hints):
@@ -86,16 +124,21 @@ class RadixFlowScheduler(AsyncScheduler):
             self.log.counters.hints += 1
         elif hints is IGNORED:
             self.log.counters.hints_ignored += 1
+        super().add_request(request)
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """One round; natively, between two notes in the round log."""
-        self._lookup = None
+        self._wait_for_deadline()
+        self._began = time.perf_counter()
+        self.log.round_starts(self.clock())
         self._finish_published_producers()
-        self.log.round_starts()
+        self._open_round()
         output = super().schedule(throttle_prefills)
-        self.log.round_ends(output.num_scheduled_tokens, len(self.running))
+        if self._fenced:
+            self._fence.planned(compat.published_this_round(self._recurrent))
         for new in output.scheduled_new_reqs:
             self.log.admitted(len(new.prompt_token_ids or ()), new.num_computed_tokens)
+        self._note_round(output)
         return output
 
     def update_from_output(
@@ -106,6 +149,8 @@ class RadixFlowScheduler(AsyncScheduler):
         The rows of cached tokens were never computed: they are memory as it was found.
         They stop here and never leave the engine.
         """
+        if self._fenced:
+            self._fence.processed()
         rows = model_runner_output.prompt_logprobs_dict
         for request_id, tensors in rows.items():
             hints = self._hints.get(request_id)
@@ -117,33 +162,6 @@ class RadixFlowScheduler(AsyncScheduler):
         self._ended.clear()
         return outputs
 
-    def _finish_published_producers(self) -> None:
-        """End a producer whose state is published: it has nothing else to give.
-
-        Going on, it would copy that state aside and hold its consumers for a round.
-        """
-        for request in [r for r in self.running if self._has_published(r)]:
-            trace = self.log.traces.get(request.request_id)
-            self.finish_requests(request.request_id, RequestStatus.FINISHED_STOPPED)
-            ended = EngineCoreOutput(
-                request_id=request.request_id,
-                new_token_ids=[],
-                finish_reason=request.get_finished_reason(),
-                events=request.take_events(),
-                kv_transfer_params={"radixflow": trace.as_dict()} if trace else None,
-                trace_headers=request.trace_headers,
-            )
-            self._ended.append((request.client_index, ended))
-
-    def _has_published(self, request: Request) -> bool:
-        published = request.num_computed_tokens == self._state_position(request)
-        return published and self._is_producer(request)
-
-    def _state_position(self, request: Request) -> int:
-        """Where a prompt's own state is published: the last unit inside it."""
-        unit = self.hash_block_size
-        return (request.num_prompt_tokens - 1) // unit * unit
-
     def _free_request(
         self, request: Request, delay_free_blocks: bool = False
     ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
@@ -153,6 +171,7 @@ class RadixFlowScheduler(AsyncScheduler):
         request; it is used only where no KV connector uses it.
         """
         kv_params, encoder_params = super()._free_request(request, delay_free_blocks)
+        self._gate.drop(request.request_id)
         self._leaves.discard(request.request_id)
         trace = self.log.finished(request.request_id)
         hinted = self._hints.pop(request.request_id, None) is not None
@@ -160,28 +179,122 @@ class RadixFlowScheduler(AsyncScheduler):
             kv_params = {"radixflow": trace.as_dict()}
         return kv_params, encoder_params
 
+    # -- a round ---------------------------------------------------------------
+
+    def _wait_for_deadline(self) -> None:
+        """Meet the first deadline of an idle engine to the point."""
+        deadline = self._gate.next_deadline()
+        if deadline is None or self.running:
+            return
+        wait = deadline - self.clock()
+        if 0 < wait <= SHORT_WAIT:
+            self.sleep(wait)
+
+    def _open_round(self) -> None:
+        self._lookup = None
+        self._budget_left = self.max_num_scheduled_tokens
+        if not isinstance(self.waiting, LaneQueue):
+            return
+        self.waiting.next_round()
+        room = Room(
+            running=len(self.running),
+            rows=self.max_num_running_reqs,
+            tokens=self.max_num_scheduled_tokens,
+        )
+        self.waiting.admit(self._gate.release(self.clock(), room))
+
+    def _note_round(self, output: SchedulerOutput) -> None:
+        running, waiting = self.get_request_counts()
+        ended = self.log.round_ends(
+            output.num_scheduled_tokens,
+            host_us=round((time.perf_counter() - self._began) * 1e6),
+            running=running,
+            waiting=waiting,
+        )
+        if ended is not None:
+            self.history.append(ended)
+
+    def _spend(self, request: Request, tokens: int) -> None:
+        self._budget_left -= tokens
+
+    # -- who may enter ---------------------------------------------------------
+
+    def _lane(self, request: Request) -> Hashable:
+        """Branches that resume at the same state share a lane.
+
+        The key is the hash of the shared tokens themselves (with the cache salt in
+        it), not the group id that a sender chose.
+        """
+        hints = self._hints.get(request.request_id)
+        units = 0 if hints is None else hints.shared_tokens // self.hash_block_size
+        if not self._recurrent or not 0 < units <= len(request.block_hashes):
+            return request.request_id
+        return bytes(request.block_hashes[units - 1])
+
+    def _holds(self, request: Request) -> bool:
+        """Whether the gate keeps an arrival out of sight."""
+        policy = self.policy_preset
+        if policy.admission == "none":
+            return False
+        residual = request.num_tokens - self._look_up(request)[1]
+        self._gate.hold(request.request_id, self.clock(), residual)
+        return policy.admission == "flex" or policy.timer_order == "arrival"
+
     # -- who may be visited ----------------------------------------------------
 
     def _handle_blocked_waiting_request(self, request: Request) -> bool:
-        """Native check first; then skip a branch whose state is not there yet."""
+        """Native check first; then skip a branch that should not run yet."""
         if not super()._handle_blocked_waiting_request(request):
             return False
-        if not self._traverses(request):
+        if request.num_computed_tokens or self.connector is not None:
+            return True
+        if request.request_id in self._gate:
+            return self._gate.expired(request.request_id, self.clock())
+        policy = self.policy_preset
+        if not self._recurrent or not (policy.traversal or policy.frag):
             return True
         hit = self._look_up(request)
-        if classify(compat.states_at_end(self._recurrent, hit[0])) is Readiness.READY:
-            self._lookup = (request.request_id, hit)
-            return True
-        self.log.blocked(request.request_id, len(self.running))
-        return False
+        if policy.traversal and not self._is_ready(hit):
+            self._skip(request, hit)
+            return False
+        if policy.frag and self._would_be_cut(request, hit):
+            self.log.counters.deferred += 1
+            return False
+        self._lookup = (request.request_id, hit)
+        return True
 
-    def _traverses(self, request: Request) -> bool:
-        return (
-            self.policy_preset.traversal
-            and bool(self._recurrent)
-            and request.num_computed_tokens == 0
-            and self.connector is None
-        )
+    def _is_ready(self, hit: compat.Hit) -> bool:
+        states = compat.states_at_end(self._recurrent, hit[0], self._fence)
+        return classify(states) is Readiness.READY
+
+    def _skip(self, request: Request, hit: compat.Hit) -> None:
+        """Leave a BLOCKED branch for the next round, and its lane with it.
+
+        All in the lane have the shared tokens, so what blocks this one there blocks
+        them.  A state beyond the shared boundary is this branch's own affair.
+        """
+        self.log.blocked(request.request_id, len(self.running))
+        if not isinstance(self.waiting, LaneQueue):
+            return
+        hints = self._hints.get(request.request_id)
+        if hints is not None and hit[1] <= hints.shared_tokens:
+            self.waiting.park(request)
+        if self.log.blocked_in_round >= self.policy_preset.scan_limit:
+            self.waiting.closed = True
+            self.log.counters.scans_cut += 1
+
+    def _would_be_cut(self, request: Request, hit: compat.Hit) -> bool:
+        """Whether the budget left would cut the branch's next segment short (+Frag)."""
+        wanted = request.num_tokens - hit[1]
+        left = self._budget_left
+        if not self.need_mamba_block_aligned_split or not (
+            0 < left < min(wanted, self.max_num_scheduled_tokens)
+        ):
+            return False
+        whole = super()._mamba_block_aligned_split(request, wanted, hit[1])
+        return whole > super()._mamba_block_aligned_split(request, left, hit[1])
+
+    # -- what the cache holds for it -------------------------------------------
 
     def _get_local_prefix_cache_hit(
         self, request: Request, max_cache_hit_length: int | None = None
@@ -263,15 +376,6 @@ class RadixFlowScheduler(AsyncScheduler):
             request, num_new_tokens, *computed, **named
         )
 
-    def _is_producer(self, request: Request) -> bool:
-        hints = self._hints.get(request.request_id)
-        return (
-            hints is not None
-            and hints.state_only
-            and self.policy_preset.hints
-            and self.mamba_partial_cache_hit
-        )
-
     def _is_leaf(self, request: Request, start: int) -> bool:
         hints = self._hints.get(request.request_id)
         return (
@@ -281,11 +385,48 @@ class RadixFlowScheduler(AsyncScheduler):
             and 0 < hints.shared_tokens <= start + self.hash_block_size
         )
 
+    def _is_producer(self, request: Request) -> bool:
+        hints = self._hints.get(request.request_id)
+        return (
+            hints is not None
+            and hints.state_only
+            and self.policy_preset.hints
+            and self.mamba_partial_cache_hit
+        )
+
+    def _state_position(self, request: Request) -> int:
+        """Where a prompt's own state is published: the last unit inside it."""
+        unit = self.hash_block_size
+        return (request.num_prompt_tokens - 1) // unit * unit
+
+    def _finish_published_producers(self) -> None:
+        """End a producer whose state is published: it has nothing else to give.
+
+        Going on, it would copy that state aside and hold its consumers for a round.
+        """
+        for request in [r for r in self.running if self._has_published(r)]:
+            trace = self.log.traces.get(request.request_id)
+            self.finish_requests(request.request_id, RequestStatus.FINISHED_STOPPED)
+            ended = EngineCoreOutput(
+                request_id=request.request_id,
+                new_token_ids=[],
+                finish_reason=request.get_finished_reason(),
+                events=request.take_events(),
+                kv_transfer_params={"radixflow": trace.as_dict()} if trace else None,
+                trace_headers=request.trace_headers,
+            )
+            self._ended.append((request.client_index, ended))
+
+    def _has_published(self, request: Request) -> bool:
+        published = request.num_computed_tokens == self._state_position(request)
+        return published and self._is_producer(request)
+
     # -- the door of `plugin` --------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
         """What ``GET /v1/radixflow/stats`` shows, as JSON-ready data."""
         running, waiting = self.get_request_counts()
+        parked = self.waiting.parked if isinstance(self.waiting, LaneQueue) else 0
         return {
             "vllm_version": self._version,
             "scheduler": type(self).__name__,
@@ -293,9 +434,24 @@ class RadixFlowScheduler(AsyncScheduler):
             "settings": compat.snapshot_settings(
                 self.vllm_config, self.block_size, self.hash_block_size
             ),
-            "counters": self.log.counters.as_dict(),
-            "gauges": {"running": running, "waiting": waiting},
+            "counters": {
+                **self.log.counters.as_dict(),
+                "held": self._gate.deferrals,
+                "overtakes": self._gate.overtakes,
+            },
+            "gauges": {
+                "running": running,
+                "waiting": waiting,
+                "held": len(self._gate),
+                "parked": parked,
+                "oldest_blocked_s": self.log.oldest_blocked(self.clock()),
+                "longest_hold_s": self._gate.longest,
+            },
         }
+
+    def rounds_after(self, number: int) -> list[dict[str, object]]:
+        """The rounds after `number` that are still kept, oldest first."""
+        return [entry.as_dict() for entry in self.history if entry.number > number]
 
     def set_policy(self, name: str) -> bool:
         """Switch an idle scheduler to the preset `name`.
@@ -309,7 +465,7 @@ class RadixFlowScheduler(AsyncScheduler):
         policy: Policy = policy_named(name)
         if self.requests:
             return False
-        self.policy_preset = policy
+        self._adopt(policy)
         logger.info("RadixFlow policy: %s", policy.name)
         return True
 
