@@ -1,11 +1,12 @@
 """RadixFlow: given this document, which of these candidates?
 
 The door: everything public is named here. It must not hold code. Users' tests find a
-transport without a server in `radixflow_sdk.testing`.
+server that is none in `radixflow_sdk.testing`.
 """
 
 from radixflow_sdk._client import RadixFlowClient
 from radixflow_sdk._config import RetryPolicy, Timeouts
+from radixflow_sdk._many import Outcomes
 from radixflow_sdk._prompt import Template
 from radixflow_sdk._transport import Transport
 from radixflow_sdk.exceptions import (
@@ -28,12 +29,19 @@ from radixflow_sdk.exceptions import (
     ServerError,
     StreamBrokenError,
     UnsupportedError,
+    WrongLoopError,
 )
 from radixflow_sdk.sync import RadixFlow
 from radixflow_sdk.types import (
+    BranchedRequest,
     Candidate,
+    GroupEnded,
     GroupUsage,
     LabelScore,
+    Outcome,
+    Progress,
+    RequestEnded,
+    RequestSent,
     ScoredCandidate,
     ScoreResult,
     TokenScore,
@@ -47,21 +55,28 @@ __all__ = [
     "APITimeoutError",
     "AuthenticationError",
     "BranchError",
+    "BranchedRequest",
     "Candidate",
     "ClientClosedError",
     "ContextTooLongError",
+    "GroupEnded",
     "GroupUsage",
     "InvalidInputError",
     "InvalidRequestError",
     "InvalidResponseError",
     "LabelScore",
     "ModelNotFoundError",
+    "Outcome",
+    "Outcomes",
     "PartialGroupError",
     "PluginMissingError",
+    "Progress",
     "RadixFlow",
     "RadixFlowClient",
     "RadixFlowError",
     "RateLimitError",
+    "RequestEnded",
+    "RequestSent",
     "RetryPolicy",
     "ScoreResult",
     "ScoredCandidate",
@@ -73,4 +88,5 @@ __all__ = [
     "Transport",
     "UnsupportedError",
     "Usage",
+    "WrongLoopError",
 ]

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TypeAlias
 
 from radixflow_sdk import _scoring
 from radixflow_sdk.exceptions import (
@@ -25,10 +27,15 @@ from radixflow_sdk.types import (
     Candidate,
     GroupCompleted,
     GroupStarted,
+    GroupUsage,
     Plan,
     ScoredCandidate,
     ScoreResult,
 )
+
+Answer: TypeAlias = BranchResult | BranchFailed | None
+
+_ROW = 64  # MAX_BRANCHES is its square
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,25 +44,32 @@ class GroupState:
 
     Attributes:
         plan: What was asked.
-        answers: For each branch of the plan its result, its failure, or None.
+        rows: `answers` in rows, so that a new state copies one row and not all.
         started: The group's first event, once it is in.
         completed: The group's last event, once it is in.
     """
 
     plan: Plan
-    answers: tuple[BranchResult | BranchFailed | None, ...]
+    rows: tuple[tuple[Answer, ...], ...]
     started: GroupStarted | None = None
     completed: GroupCompleted | None = None
 
     @property
-    def any_finished(self) -> bool:
-        """Whether at least one branch has a result."""
-        return any(isinstance(answer, BranchResult) for answer in self.answers)
+    def answers(self) -> tuple[Answer, ...]:
+        """For each branch of the plan its result, its failure, or None."""
+        return tuple(chain.from_iterable(self.rows))
+
+    @property
+    def finished(self) -> int:
+        """How many branches have a result."""
+        return sum(isinstance(answer, BranchResult) for answer in self.answers)
 
 
 def begin(plan: Plan) -> GroupState:
     """The state before the first event."""
-    return GroupState(plan=plan, answers=(None,) * len(plan.request.branches))
+    blank: tuple[Answer, ...] = (None,) * len(plan.request.branches)
+    rows = tuple(blank[at : at + _ROW] for at in range(0, len(blank), _ROW))
+    return GroupState(plan=plan, rows=rows)
 
 
 def fold(state: GroupState, event: BranchEvent) -> GroupState:
@@ -71,12 +85,19 @@ def fold(state: GroupState, event: BranchEvent) -> GroupState:
         if missing:
             raise _wrong(state, f"ended the group without branch {missing[0]}")
         return replace(state, completed=event)
-    if not 0 <= event.index < len(state.answers):
+    if not 0 <= event.index < len(state.plan.request.branches):
         raise _wrong(state, f"answered branch {event.index}, which was never sent")
-    if state.answers[event.index] is not None:
+    which, place = divmod(event.index, _ROW)
+    row = state.rows[which]
+    if row[place] is not None:
         raise _wrong(state, f"answered branch {event.index} twice")
-    before, after = state.answers[: event.index], state.answers[event.index + 1 :]
-    return replace(state, answers=(*before, event, *after))
+    row = (*row[:place], event, *row[place + 1 :])
+    return GroupState(
+        plan=state.plan,
+        rows=(*state.rows[:which], row, *state.rows[which + 1 :]),
+        started=state.started,
+        completed=state.completed,
+    )
 
 
 def _wrong(state: GroupState, what: str) -> InvalidResponseError:
@@ -96,30 +117,56 @@ def candidates_of(plan: Plan, result: BranchResult) -> tuple[ScoredCandidate, ..
     )
 
 
-def finish(state: GroupState, *, elapsed: float) -> ScoreResult:
+def finish(
+    state: GroupState,
+    *,
+    elapsed: float,
+    cause: APIError | None = None,
+    keep_partial: bool = False,
+) -> ScoreResult:
     """The answer.
 
     Args:
-        state: A state with the group's last event.
+        state: The group's last state.
         elapsed: Seconds from call to now.
+        cause: What ended the group too early, if anything did.
+        keep_partial: Whether the finished branches are an answer without the others.
 
     Raises:
         PartialGroupError: A branch failed.
-        InvalidResponseError: The group has not ended.
+        APIError: ``cause``, where no branch is in.
+        InvalidResponseError: The group has not ended, and nothing says why.
     """
-    if state.started is None or state.completed is None:
+    if cause is not None and not state.finished:
+        raise cause
+    if state.started is None or (state.completed is None and cause is None):
         raise _wrong(state, "ended the answer before the group")
-    if any(isinstance(answer, BranchFailed) for answer in state.answers):
-        raise partial(state)
+    short = cause is not None or state.finished < len(state.plan.request.branches)
+    lost = partial(state, cause) if short else None
+    if lost and not (keep_partial and lost.candidates and lost.failures):
+        raise lost from cause
     return ScoreResult(
         candidates=_ranked(_finished(state)),
-        usage=state.completed.usage,
+        failures=lost.failures if lost else (),
+        usage=state.completed.usage if state.completed else _spent(state),
         group_id=state.started.group_id,
         request_id=state.started.request_id,
         model=state.started.model,
         document_tokens=state.started.document_tokens,
         shared_tokens=state.started.shared_tokens,
         elapsed=elapsed,
+    )
+
+
+def _spent(state: GroupState) -> GroupUsage:
+    """What is known to be spent by a group that never said its sums."""
+    found = [a.usage for a in state.answers if isinstance(a, BranchResult)]
+    return GroupUsage(
+        prompt_tokens=sum(usage.prompt_tokens for usage in found),
+        cached_tokens=sum(usage.cached_tokens for usage in found),
+        computed_tokens=sum(usage.computed_tokens for usage in found),
+        producer_tokens=0,
+        rounds=None,
     )
 
 
@@ -144,9 +191,7 @@ def partial(state: GroupState, cause: APIError | None = None) -> PartialGroupErr
     )
 
 
-def _failure(
-    index: int, answer: BranchResult | BranchFailed | None, cause: APIError | None
-) -> BranchError:
+def _failure(index: int, answer: Answer, cause: APIError | None) -> BranchError:
     if isinstance(answer, BranchFailed):
         return BranchError(
             f"the server answered {answer.code}: {answer.message}",
@@ -163,9 +208,7 @@ def _failure(
     )
 
 
-def _by_option(
-    state: GroupState,
-) -> list[tuple[int, BranchResult | BranchFailed | None]]:
+def _by_option(state: GroupState) -> list[tuple[int, Answer]]:
     pairs = zip(state.plan.members, state.answers, strict=True)
     found = [(index, answer) for members, answer in pairs for index in members]
     return sorted(found, key=lambda pair: pair[0])
@@ -191,6 +234,7 @@ def _candidate(
         labels=result.labels,
         usage=result.usage,
         duplicate_of=duplicate_of,
+        request_id=result.request_id,
     )
 
 
@@ -206,6 +250,7 @@ def _ranked(candidates: Sequence[ScoredCandidate]) -> tuple[Candidate, ...]:
             labels=candidates[place].labels,
             usage=candidates[place].usage,
             duplicate_of=candidates[place].duplicate_of,
+            request_id=candidates[place].request_id,
             probability=probabilities[place],
             tied=tied[place],
         )

@@ -8,37 +8,62 @@ their decisions.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+import copy
+import logging
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from types import TracebackType
+from typing import Any, Literal, Self, get_args
 
 import anyio
 
 from radixflow_sdk import _assembly
-from radixflow_sdk._config import RetryPolicy, Timeouts, check_number, read_settings
+from radixflow_sdk._config import (
+    Options,
+    RetryPolicy,
+    Timeouts,
+    check_choice,
+    check_count,
+    check_number,
+    read_settings,
+)
 from radixflow_sdk._dispatch import Dispatcher
+from radixflow_sdk._hints import session_id
+from radixflow_sdk._many import Outcomes
 from radixflow_sdk._plan import make_plan
 from radixflow_sdk._prompt import Template
-from radixflow_sdk._transport import (
-    HTTPClient,
-    HTTPTransport,
-    RetryingTransport,
-    Transport,
-)
+from radixflow_sdk._transport import HTTPClient, Transport, connect
 from radixflow_sdk.exceptions import APIError
 from radixflow_sdk.types import (
+    BranchedRequest,
     BranchEvent,
+    BranchRequest,
     BranchResult,
+    ClientEvent,
     Document,
+    GroupEnded,
     Label,
     Normalize,
     Option,
+    Outcome,
+    Partial,
     Plan,
+    Progress,
     ScoredCandidate,
     ScoreResult,
     Scoring,
 )
+
+logger = logging.getLogger("radixflow")
 
 
 class RadixFlowClient:
@@ -48,7 +73,9 @@ class RadixFlowClient:
     client serves any number of concurrent calls in one event loop.
 
     Args:
-        base_url: Where the server is, with or without ``/v1``. None: the environment's
+        base_url: Where the server is, with or without ``/v1``. Several: every document
+            has its own among them, by rendezvous hashing of ``X-Session-ID``, and moves
+            to the next while that one cannot be reached. None: the environment's
             ``RADIXFLOW_BASE_URL``, else ``http://127.0.0.1:8000``.
         api_key: The server's key. None: the environment's ``RADIXFLOW_API_KEY``, if
             any. It shows in no repr, log or error.
@@ -57,8 +84,8 @@ class RadixFlowClient:
         retry: How often, and how patiently, a group is sent again.
         max_connections: Groups under way at a time; further calls wait for their turn.
         http_client: An ``httpx.AsyncClient`` to use as it is (proxies, certificates);
-            it stays open, and its own timeouts hold in place of ``connect`` and
-            ``idle``.
+            it stays open, and its own timeouts hold in place of ``connect``, ``read``
+            and ``write``.
         transport: Carries the requests in place of HTTP, see `radixflow_sdk.testing`.
         cache_salt: Isolates the server's prefix cache, 1 to 256 characters.
 
@@ -68,7 +95,7 @@ class RadixFlowClient:
 
     def __init__(
         self,
-        base_url: str | None = None,
+        base_url: str | Sequence[str] | None = None,
         *,
         api_key: str | None = None,
         model: str | None = None,
@@ -86,16 +113,22 @@ class RadixFlowClient:
             retry=retry,
             max_connections=max_connections,
         )
-        inner = transport or HTTPTransport(self._settings, http_client=http_client)
         self._dispatcher = Dispatcher(
-            RetryingTransport(inner, self._settings.retry), concurrency=max_connections
+            transport or connect(self._settings, http_client=http_client),
+            concurrency=max_connections,
+            pool=self._settings.timeouts.pool,
         )
-        self._model = model
+        self._options = Options(
+            model=model,
+            cache_salt=cache_salt,
+            total=self._settings.timeouts.total,
+            retry=self._settings.retry,
+        )
         self._asking = anyio.Lock()
-        self._cache_salt = cache_salt
 
     def __repr__(self) -> str:
-        return f"<RadixFlowClient {self._settings.base_url} model={self._model!r}>"
+        urls = ",".join(self._settings.base_urls)
+        return f"<RadixFlowClient {urls} model={self._options.model!r}>"
 
     async def __aenter__(self) -> RadixFlowClient:
         self._dispatcher.check_open()
@@ -113,6 +146,48 @@ class RadixFlowClient:
         """Close the client; calls under way end with `ClientClosedError`."""
         await self._dispatcher.aclose()
 
+    def with_options(
+        self,
+        *,
+        model: str | None = None,
+        cache_salt: str | None = None,
+        timeout: float | None = None,
+        retry: RetryPolicy | None = None,
+        extra_headers: Mapping[str, str] | None = None,
+        extra_body: Mapping[str, Any] | None = None,
+        on_event: Callable[[ClientEvent], None] | None = None,
+    ) -> Self:
+        """The same client with other options; what is left out stays as it is.
+
+        Connections, turns and closing are shared with this one.
+
+        Args:
+            model: A served model.
+            cache_salt: Isolates the server's prefix cache.
+            timeout: In place of `Timeouts.total`.
+            retry: How often, and how patiently, a group is sent again.
+            extra_headers: Sent with every group; they go before the client's own.
+            extra_body: Fields added to every group's body, such as ``priority``.
+            on_event: Told of every request and group, in the event loop, so it must be
+                quick. What it raises is logged and goes no further.
+
+        Raises:
+            InvalidInputError: An option is not usable.
+        """
+        given: dict[str, Any] = {
+            "model": model,
+            "cache_salt": cache_salt,
+            "total": timeout,
+            "retry": retry,
+            "extra_headers": extra_headers,
+            "extra_body": extra_body,
+            "on_event": on_event,
+        }
+        changes = {name: value for name, value in given.items() if value is not None}
+        view = copy.copy(self)
+        view._options = replace(self._options, **changes)
+        return view
+
     async def score_candidates(
         self,
         document: Document,
@@ -126,6 +201,7 @@ class RadixFlowClient:
         timeout: float | None = None,
         group_id: str | None = None,
         cache_salt: str | None = None,
+        partial: Partial = "raise",
     ) -> ScoreResult:
         """Given this document: which of these options?
 
@@ -150,6 +226,8 @@ class RadixFlowClient:
             timeout: Seconds for this group, in place of `Timeouts.total`.
             group_id: An id for log and metrics, 1 to 128 of ``A-Z a-z 0-9 . _ : -``.
             cache_salt: In place of the client's.
+            partial: ``raise`` a `PartialGroupError` when only some branches are in, or
+                ``return`` a result of those, with `ScoreResult.failures`.
 
         Returns:
             The ranked candidates, with everything that was measured on the way.
@@ -160,18 +238,21 @@ class RadixFlowClient:
             PartialGroupError: Some branches are in and the rest failed.
             ClientClosedError: The client was closed.
         """
-        plan = self._plan(
-            document,
-            options,
-            question=question,
-            scoring=scoring,
-            normalize=normalize,
-            template=template,
-            labels=labels,
-            group_id=group_id,
-            cache_salt=cache_salt,
+        return await self.run(
+            BranchedRequest(
+                document=document,
+                options=options,
+                question=question,
+                scoring=scoring,
+                normalize=normalize,
+                template=template,
+                labels=labels,
+                timeout=timeout,
+                group_id=group_id,
+                cache_salt=cache_salt,
+                partial=partial,
+            )
         )
-        return await self._run(plan, self._total(timeout))
 
     def stream_candidates(
         self,
@@ -200,96 +281,231 @@ class RadixFlowClient:
             PartialGroupError: After the last candidate, where some branches failed.
             ClientClosedError: The client was closed.
         """
-        plan = self._plan(
-            document,
-            options,
+        request = BranchedRequest(
+            document=document,
+            options=options,
             question=question,
             scoring=scoring,
             normalize=normalize,
             template=template,
             labels=labels,
+            timeout=timeout,
             group_id=group_id,
             cache_salt=cache_salt,
         )
-        return self._stream(plan, self._total(timeout))
+        return self._stream(request, self._plan(request))
+
+    async def run(self, request: BranchedRequest) -> ScoreResult:
+        """Score one group: `score_candidates` for a request that is a value.
+
+        Raises:
+            InvalidInputError: The request is not usable; nothing was sent.
+            APIError: The group failed before any branch was in.
+            PartialGroupError: Some branches are in and the rest failed.
+            ClientClosedError: The client was closed.
+        """
+        plan = self._plan(request)
+        call = _Call(plan, self._emit)
+
+        with call.told():
+            try:
+                await self._dispatcher.run(
+                    await self._address(request, plan),
+                    total=self._total(request),
+                    retry=self._options.retry,
+                    emit=self._emit,
+                    take=call.take,
+                )
+            except APIError as error:
+                return call.finish(error, keep_partial=request.partial == "return")
+            return call.finish(None, keep_partial=request.partial == "return")
+
+    def score_many(
+        self,
+        requests: Iterable[BranchedRequest] | AsyncIterable[BranchedRequest],
+        *,
+        concurrency: int | None = None,
+        ordered: bool = False,
+        errors: Literal["return", "raise"] = "return",
+        progress: Callable[[Progress], None] | None = None,
+    ) -> Outcomes:
+        """Score many groups, a few at a time, and hand each on as it ends.
+
+        ::
+
+            async with client.score_many(requests) as outcomes:
+                async for outcome in outcomes:
+                    ...
+
+        The requests are read as they are needed, and no more than a few times
+        ``concurrency`` of them are under way or waiting to be taken, so that there may
+        be any number. Leaving the block ends what is under way, on the server too.
+
+        Args:
+            requests: Any iterable, asynchronous or not.
+            concurrency: Groups under way at a time. None: as many as the client has
+                connections. Fewer of them work while the server pushes back (429, 503).
+            ordered: Whether outcomes come in the order of the requests, and not as they
+                end.
+            errors: ``return`` a failed group as an outcome like the others, or
+                ``raise`` its error when its turn comes.
+            progress: Told after each outcome.
+
+        Raises:
+            InvalidInputError: An argument is not usable.
+            ClientClosedError: The client was closed.
+        """
+        self._dispatcher.check_open()
+        if concurrency is None:
+            concurrency = self._settings.max_connections
+        check_count("concurrency", concurrency)
+        check_choice("errors", errors, ("return", "raise"))
+        return Outcomes(
+            self.run,
+            requests,
+            concurrency=concurrency,
+            ordered=ordered,
+            raise_errors=errors == "raise",
+            progress=progress,
+        )
+
+    async def score_all(
+        self,
+        requests: Iterable[BranchedRequest] | AsyncIterable[BranchedRequest],
+        *,
+        concurrency: int | None = None,
+        errors: Literal["return", "raise"] = "return",
+        progress: Callable[[Progress], None] | None = None,
+    ) -> tuple[Outcome, ...]:
+        """`score_many`, gathered: every outcome, in the order of the requests.
+
+        Raises:
+            InvalidInputError: An argument is not usable.
+            RadixFlowError: With ``errors="raise"``, the first error in that order.
+            ClientClosedError: The client was closed.
+        """
+        many = self.score_many(
+            requests,
+            concurrency=concurrency,
+            ordered=True,
+            errors=errors,
+            progress=progress,
+        )
+        async with many as outcomes:
+            return tuple([outcome async for outcome in outcomes])
 
     # --- the story -------------------------------------------------------------------
 
-    async def _run(self, plan: Plan, total: float | None) -> ScoreResult:
-        began = anyio.current_time()
-        state = _assembly.begin(plan)
-        async with aclosing(self._states(state, total)) as states:
-            async for _, later in states:
-                state = later
-        return _assembly.finish(state, elapsed=anyio.current_time() - began)
-
     async def _stream(
-        self, plan: Plan, total: float | None
+        self, request: BranchedRequest, plan: Plan
     ) -> AsyncGenerator[ScoredCandidate, None]:
-        state = _assembly.begin(plan)
-        async with aclosing(self._states(state, total)) as states:
-            async for event, later in states:
-                state = later
-                if isinstance(event, BranchResult):
-                    for candidate in _assembly.candidates_of(plan, event):
-                        yield candidate
-        _assembly.finish(state, elapsed=0.0)
+        call = _Call(plan, self._emit)
+        with call.told():
+            try:
+                events = self._dispatcher.events(
+                    await self._address(request, plan),
+                    total=self._total(request),
+                    retry=self._options.retry,
+                    emit=self._emit,
+                )
+                async with aclosing(events):
+                    async for event in events:
+                        call.take(event)
+                        if isinstance(event, BranchResult):
+                            for candidate in _assembly.candidates_of(plan, event):
+                                yield candidate
+            except APIError as error:
+                call.finish(error, keep_partial=False)
+            call.finish(None, keep_partial=False)
 
-    async def _states(
-        self, state: _assembly.GroupState, total: float | None
-    ) -> AsyncGenerator[tuple[BranchEvent, _assembly.GroupState], None]:
-        """Each event with the state after it; an error keeps what was in before it."""
-        request = state.plan.request
-        try:
-            request = replace(
-                request, model=request.model or await self._ask_model(total)
-            )
-            events = self._dispatcher.events(request, total=total)
-            async with aclosing(events):
-                async for event in events:
-                    state = _assembly.fold(state, event)
-                    yield event, state
-        except APIError as error:
-            error.group_id = error.group_id or request.group_id
-            if state.any_finished:
-                raise _assembly.partial(state, error) from error
-            raise
-
-    async def _ask_model(self, total: float | None) -> str:
-        async with self._asking:
-            if self._model is None:
-                self._model = (await self._dispatcher.models(total=total))[0]
-            return self._model
-
-    def _plan(
-        self,
-        document: Document,
-        options: Sequence[Option],
-        *,
-        question: str | None,
-        scoring: Scoring,
-        normalize: Normalize,
-        template: Template | None,
-        labels: Sequence[Label] | None,
-        group_id: str | None,
-        cache_salt: str | None,
-    ) -> Plan:
-        self._dispatcher.check_open()
-        return make_plan(
-            document,
-            options,
-            question=question,
-            scoring=scoring,
-            normalize=normalize,
-            template=template,
-            labels=labels,
-            model=self._model,
-            group_id=group_id,
-            cache_salt=self._cache_salt if cache_salt is None else cache_salt,
+    async def _address(self, request: BranchedRequest, plan: Plan) -> BranchRequest:
+        """The plan's request, with what belongs to this client and not to the call."""
+        model = plan.request.model or await self._ask_model()
+        return replace(
+            plan.request,
+            model=model,
+            session_id=session_id(plan.request.cache_salt, model, request.document),
+            extra_headers=self._options.extra_headers,
+            extra_body=self._options.extra_body,
         )
 
-    def _total(self, timeout: float | None) -> float | None:
-        if timeout is None:
-            return self._settings.timeouts.total
-        check_number("timeout", timeout, least=0.0, strictly=True)
-        return timeout
+    async def _ask_model(self) -> str:
+        self._dispatcher.check_loop()
+        async with self._asking:
+            if self._options.model is None:
+                models = await self._dispatcher.models(
+                    total=self._options.total, retry=self._options.retry
+                )
+                self._options = replace(self._options, model=models[0])
+            return str(self._options.model)
+
+    def _plan(self, request: BranchedRequest) -> Plan:
+        self._dispatcher.check_open()
+        if request.timeout is not None:
+            check_number("timeout", request.timeout, least=0.0, strictly=True)
+        check_choice("partial", request.partial, get_args(Partial))
+        salt = request.cache_salt
+        return make_plan(
+            request.document,
+            request.options,
+            question=request.question,
+            scoring=request.scoring,
+            normalize=request.normalize,
+            template=request.template,
+            labels=request.labels,
+            model=self._options.model,
+            group_id=request.group_id,
+            cache_salt=self._options.cache_salt if salt is None else salt,
+        )
+
+    def _total(self, request: BranchedRequest) -> float | None:
+        return self._options.total if request.timeout is None else request.timeout
+
+    def _emit(self, event: ClientEvent) -> None:
+        if self._options.on_event is not None:
+            try:
+                self._options.on_event(event)
+            except Exception:
+                logger.exception("on_event failed; the call goes on")
+
+
+class _Call:
+    """One group on its way: its state, and what is told of it."""
+
+    def __init__(self, plan: Plan, emit: Callable[[ClientEvent], None]) -> None:
+        self._began = anyio.current_time()
+        self._state = _assembly.begin(plan)
+        self._emit = emit
+
+    def take(self, event: BranchEvent) -> None:
+        self._state = _assembly.fold(self._state, event)
+
+    def finish(self, cause: APIError | None, *, keep_partial: bool) -> ScoreResult:
+        if cause is not None:
+            cause.group_id = cause.group_id or self._state.plan.request.group_id
+        return _assembly.finish(
+            self._state,
+            elapsed=anyio.current_time() - self._began,
+            cause=cause,
+            keep_partial=keep_partial,
+        )
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        failed: BaseException | None = None
+        try:
+            yield
+        except BaseException as error:
+            failed = error
+            raise
+        finally:
+            request = self._state.plan.request
+            self._emit(
+                GroupEnded(
+                    group_id=request.group_id,
+                    branches=len(request.branches),
+                    failed=len(request.branches) - self._state.finished,
+                    elapsed=anyio.current_time() - self._began,
+                    error=failed,
+                )
+            )

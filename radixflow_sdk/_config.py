@@ -1,21 +1,27 @@
 """Settings as frozen values: where the server is, how long to wait, how often to retry.
 
 Every value is checked when it is made, so that nothing later can be wrong. This is the
-only room that reads environment variables: ``RADIXFLOW_BASE_URL``,
-``RADIXFLOW_API_KEY``. It must not open anything, and the API key must not show in a
-repr or an error.
+only room that reads environment variables: ``RADIXFLOW_BASE_URL`` (several with commas
+between them), ``RADIXFLOW_API_KEY``. It must not open anything, and neither the API key
+nor a header may show in a repr or an error.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 from radixflow_sdk.exceptions import InvalidInputError
+from radixflow_sdk.types import ClientEvent
 
 DEFAULT_BASE_URL = "http://127.0.0.1:8000"
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +30,9 @@ class Timeouts:
 
     Attributes:
         connect: For a connection to the server.
-        idle: For the next byte, in either direction, once connected.
+        read: For the server's next byte, once connected.
+        write: For the server to take the next piece of the request.
+        pool: For one of the client's connections to become free.
         total: For a group's own work, with all its retries and the waits between them.
             Waiting for one of the client's connections to become free is not counted.
 
@@ -33,11 +41,13 @@ class Timeouts:
     """
 
     connect: float | None = 10.0
-    idle: float | None = 300.0
+    read: float | None = 300.0
+    write: float | None = 300.0
+    pool: float | None = None
     total: float | None = 600.0
 
     def __post_init__(self) -> None:
-        for name in ("connect", "idle", "total"):
+        for name in ("connect", "read", "write", "pool", "total"):
             value = getattr(self, name)
             if value is not None:
                 check_number(f"timeout.{name}", value, least=0.0, strictly=True)
@@ -82,21 +92,20 @@ class Settings:
         InvalidInputError: A value is not usable.
     """
 
-    base_url: str
+    base_urls: tuple[str, ...]
     api_key: str | None = field(repr=False)
     timeouts: Timeouts
     retry: RetryPolicy
     max_connections: int
 
     def __post_init__(self) -> None:
-        _check_base_url(self.base_url)
+        for url in self.base_urls:
+            _check_base_url(url)
         check_count("max_connections", self.max_connections)
         key = self.api_key
         # A blank in a header value would surface later, in an error that quotes the
         # key.
-        if key is not None and not (
-            key.isascii() and key.isprintable() and key.strip()
-        ):
+        if key is not None and not (_is_header_value(key) and key.strip()):
             raise InvalidInputError(
                 "api_key is empty or has characters that a header cannot hold; give "
                 "the key alone.",
@@ -104,9 +113,46 @@ class Settings:
             )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What `RadixFlowClient.with_options` changes, for one view of a client.
+
+    Raises:
+        InvalidInputError: A value is not usable.
+    """
+
+    model: str | None
+    cache_salt: str | None
+    total: float | None
+    retry: RetryPolicy
+    extra_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    extra_body: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    on_event: Callable[[ClientEvent], None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.total is not None:
+            check_number("timeout", self.total, least=0.0, strictly=True)
+        for name, value in self.extra_headers.items():
+            # Neither is quoted: a header may be a secret.
+            if not (_HEADER_NAME.fullmatch(str(name)) and _is_header_value(value)):
+                raise InvalidInputError(
+                    "extra_headers has a name or value that a header cannot hold; "
+                    "give printable ASCII text.",
+                    field="extra_headers",
+                )
+        try:
+            body = dict(self.extra_body)
+            json.dumps(body, allow_nan=False, ensure_ascii=False).encode()
+        except (TypeError, ValueError) as error:
+            raise InvalidInputError(
+                f"extra_body is not JSON ({error}); give plain values.",
+                field="extra_body",
+            ) from None
+
+
 def read_settings(
     *,
-    base_url: str | None,
+    base_url: str | Sequence[str] | None,
     api_key: str | None,
     timeout: Timeouts | float | None,
     retry: RetryPolicy | None,
@@ -117,19 +163,38 @@ def read_settings(
     Raises:
         InvalidInputError: A value is not usable.
     """
-    url = base_url or os.environ.get("RADIXFLOW_BASE_URL") or DEFAULT_BASE_URL
+    given = base_url or os.environ.get("RADIXFLOW_BASE_URL") or DEFAULT_BASE_URL
+    urls = given.split(",") if isinstance(given, str) else given
     if isinstance(timeout, Timeouts):
         timeouts = timeout
     else:
         timeouts = Timeouts() if timeout is None else Timeouts(total=timeout)
     return Settings(
         # OpenAI clients are given the URL with /v1; taking both saves a wrong 404.
-        base_url=url.strip().rstrip("/").removesuffix("/v1"),
+        base_urls=tuple(
+            dict.fromkeys(
+                str(url).strip().rstrip("/").removesuffix("/v1") for url in urls
+            )
+        ),
         api_key=api_key or os.environ.get("RADIXFLOW_API_KEY") or None,
         timeouts=timeouts,
         retry=retry or RetryPolicy(),
         max_connections=max_connections,
     )
+
+
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """Refuse what is not one of ``choices``.
+
+    Raises:
+        InvalidInputError: It is not.
+    """
+    if value not in choices:
+        raise InvalidInputError(
+            f"{name} is {value!r}; use one of {', '.join(choices)}.",
+            field=name,
+            value=value,
+        )
 
 
 def check_number(
@@ -167,6 +232,10 @@ def check_count(name: str, value: object) -> None:
             field=name,
             value=value,
         )
+
+
+def _is_header_value(value: object) -> bool:
+    return isinstance(value, str) and value.isascii() and value.isprintable()
 
 
 def _check_base_url(url: str) -> None:

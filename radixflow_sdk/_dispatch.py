@@ -2,41 +2,129 @@
 
 A group waits for its turn first; its clock starts when its work does. Every wait runs
 in a cancel scope of its own that is left before an event is handed on, so that a
-consumer may stop, be cancelled or come back from another task. This room must not look
-into requests or events.
+consumer may stop, be cancelled or come back from another task. When the server pushes
+back, there are fewer turns. This room must not look into requests or events.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
+from types import TracebackType
 from typing import TypeVar
 
 import anyio
+from anyio.abc import TaskGroup
+from anyio.lowlevel import RunVar
 
-from radixflow_sdk._transport import Transport
-from radixflow_sdk.exceptions import APITimeoutError, ClientClosedError
-from radixflow_sdk.types import BranchEvent, BranchRequest
+from radixflow_sdk._config import RetryPolicy
+from radixflow_sdk._transport import Emit, RetryingTransport, Transport
+from radixflow_sdk.exceptions import (
+    APIStatusError,
+    APITimeoutError,
+    ClientClosedError,
+    WrongLoopError,
+)
+from radixflow_sdk.types import BranchEvent, BranchRequest, RequestEnded, RequestSent
 
 T = TypeVar("T")
+
+
+class Beside:
+    """Tasks that run beside a block and end with it.
+
+    What the block raises passes as it is; a task group alone would wrap it into an
+    ``ExceptionGroup``.
+    """
+
+    def __init__(self) -> None:
+        self._tasks = anyio.create_task_group()
+
+    async def __aenter__(self) -> TaskGroup:
+        return await self._tasks.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        self._tasks.cancel_scope.cancel()
+        # Whose cancellation it is, ours or one from outside, only the group can tell.
+        if isinstance(error, anyio.get_cancelled_exc_class()):
+            return await self._tasks.__aexit__(kind, error, traceback)
+        await self._tasks.__aexit__(None, None, None)
+        return None
+
+
+# One per event loop, and gone with it.
+_LOOP: RunVar[object] = RunVar("radixflow_loop")
+
+
+class AdaptiveLimit:
+    """How many groups at a time: halved when the server pushes back, grown when it can.
+
+    A burst of refusals is one push: requests that were sent before the limit was halved
+    do not halve it again. A whole answer adds ``1 / limit``, so that it takes as many
+    answers as groups under way to add one. Pure arithmetic on times that are given.
+
+    Args:
+        most: The limit to begin with, and never to exceed.
+
+    Attributes:
+        limit: Groups at a time, at least 1.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._exact = float(most)
+        self._halved_at = -math.inf
+
+    @property
+    def limit(self) -> int:
+        """Groups at a time, at least 1."""
+        return int(self._exact)
+
+    def note(self, error: BaseException | None, *, began: float, now: float) -> None:
+        """Learn from one request: when it began, when it ended and how."""
+        if error is None:
+            self._exact = min(self._exact + 1 / self._exact, self._most)
+        elif _is_push(error) and began >= self._halved_at:
+            self._exact = max(self._exact / 2, 1.0)
+            self._halved_at = now
+
+
+def _is_push(error: BaseException) -> bool:
+    return isinstance(error, APIStatusError) and error.status in (429, 503)
 
 
 class Dispatcher:
     """Runs groups over one transport.
 
     Args:
-        transport: Carries them.
-        concurrency: Groups under way at a time.
+        transport: Carries single requests.
+        concurrency: Groups under way at a time, at most.
+        pool: Seconds that a group may wait for its turn; None for no limit.
     """
 
-    def __init__(self, transport: Transport, *, concurrency: int) -> None:
+    def __init__(
+        self, transport: Transport, *, concurrency: int, pool: float | None
+    ) -> None:
         self._transport = transport
+        self._adaptive = AdaptiveLimit(concurrency)
         self._concurrency = concurrency
+        self._pool = pool
         self._limiter: anyio.CapacityLimiter | None = None
+        self._loop: object = None
         self._waiting: set[anyio.CancelScope] = set()
         self._closed = False
+
+    @property
+    def limit(self) -> int:
+        """Groups under way at a time, as the server's answers have it now."""
+        return self._adaptive.limit
 
     def check_open(self) -> None:
         """Refuse work once closed.
@@ -47,36 +135,58 @@ class Dispatcher:
         if self._closed:
             raise ClientClosedError("The client is closed; make a new one.")
 
-    async def events(
-        self, request: BranchRequest, *, total: float | None
-    ) -> AsyncGenerator[BranchEvent, None]:
-        """Run one group; yield its events as they come.
+    async def run(
+        self,
+        request: BranchRequest,
+        *,
+        total: float | None,
+        retry: RetryPolicy,
+        emit: Emit,
+        take: Callable[[BranchEvent], None],
+    ) -> None:
+        """Run one group, and hand each event to ``take`` as it comes.
 
         Args:
             request: The group.
             total: Seconds for the group's own work; None for no limit.
+            retry: How often, and how patiently, it is sent again.
+            emit: Told of every request.
+            take: Told of every event.
 
         Raises:
             APIError: The group failed.
-            APITimeoutError: It took longer than ``total``.
+            APITimeoutError: It took longer than ``total``, or waited too long for its
+                turn.
             ClientClosedError: The client was closed before the group's end.
         """
-        turn = object()
-        await self._take_turn(turn)
-        try:
+
+        async def work() -> None:
+            async with aclosing(self._events(request, retry, emit)) as events:
+                async for event in events:
+                    take(event)
+
+        async with self._turn(request):
+            await self._within(total, _deadline(total), work)
+
+    async def events(
+        self,
+        request: BranchRequest,
+        *,
+        total: float | None,
+        retry: RetryPolicy,
+        emit: Emit,
+    ) -> AsyncGenerator[BranchEvent, None]:
+        """Run one group as `run` does; yield its events as they come."""
+        async with self._turn(request):
             deadline = _deadline(total)
-            async with aclosing(self._transport.stream(request)) as events:
+            async with aclosing(self._events(request, retry, emit)) as events:
                 step = partial(anext, events, None)
                 while event := await self._within(total, deadline, step):
                     yield event
-        except APITimeoutError as error:
-            error.request_id = error.request_id or request.request_id
-            error.group_id = error.group_id or request.group_id
-            raise
-        finally:
-            self._turns().release_on_behalf_of(turn)
 
-    async def models(self, *, total: float | None) -> tuple[str, ...]:
+    async def models(
+        self, *, total: float | None, retry: RetryPolicy
+    ) -> tuple[str, ...]:
         """Names of the served models; waits for no turn.
 
         Raises:
@@ -84,14 +194,65 @@ class Dispatcher:
             APITimeoutError: It took longer than ``total`` seconds.
             ClientClosedError: The client was closed before the answer.
         """
-        return await self._within(total, _deadline(total), self._transport.models)
+        self.check_loop()
+        asked = RetryingTransport(self._transport, retry).models
+        return await self._within(total, _deadline(total), asked)
 
     async def aclose(self) -> None:
         """End what is under way with `ClientClosedError`, then close the transport."""
         self._closed = True
+        if self._loop is not None:
+            self.check_loop()
         for scope in tuple(self._waiting):
             scope.cancel()
         await self._transport.aclose()
+
+    def check_loop(self) -> None:
+        """Belong to the first event loop that asks.
+
+        Raises:
+            WrongLoopError: It belongs to another one.
+        """
+        here = _LOOP.get(None)
+        if here is None:
+            here = object()
+            _LOOP.set(here)
+        if self._loop is None:
+            self._loop = here
+        if self._loop is not here:
+            raise WrongLoopError(
+                "The client was first used in another event loop, which its "
+                "connections belong to; make one client for each asyncio.run, or use "
+                "radixflow_sdk.RadixFlow, which any thread may call."
+            )
+
+    def _events(
+        self, request: BranchRequest, retry: RetryPolicy, emit: Emit
+    ) -> AsyncGenerator[BranchEvent, None]:
+        def learn(event: RequestSent | RequestEnded) -> None:
+            if isinstance(event, RequestEnded):
+                now = anyio.current_time()
+                self._adaptive.note(event.error, began=now - event.elapsed, now=now)
+                if self._turns().total_tokens != self._adaptive.limit:
+                    self._turns().total_tokens = self._adaptive.limit
+            emit(event)
+
+        transport = RetryingTransport(self._transport, retry, emit=learn)
+        return transport.stream(request)
+
+    @asynccontextmanager
+    async def _turn(self, request: BranchRequest) -> AsyncGenerator[None, None]:
+        turn = object()
+        try:
+            await self._take_turn(turn)
+            try:
+                yield
+            finally:
+                self._turns().release_on_behalf_of(turn)
+        except APITimeoutError as error:
+            error.request_id = error.request_id or request.request_id
+            error.group_id = error.group_id or request.group_id
+            raise
 
     def _turns(self) -> anyio.CapacityLimiter:
         # Made on first use: it belongs to the event loop that the client is used in.
@@ -101,7 +262,8 @@ class Dispatcher:
 
     async def _take_turn(self, turn: object) -> None:
         self.check_open()
-        with anyio.CancelScope() as scope:
+        self.check_loop()
+        with anyio.CancelScope(deadline=_deadline(self._pool)) as scope:
             self._waiting.add(scope)
             try:
                 await self._turns().acquire_on_behalf_of(turn)
@@ -109,6 +271,10 @@ class Dispatcher:
             finally:
                 self._waiting.discard(scope)
         self.check_open()
+        raise APITimeoutError(
+            f"No connection of the client became free within {self._pool:g} s; raise "
+            "max_connections or Timeouts.pool, or ask for less at once."
+        )
 
     async def _within(
         self, total: float | None, deadline: float, work: Callable[[], Awaitable[T]]

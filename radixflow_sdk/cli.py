@@ -1,4 +1,4 @@
-"""The command line: ``radixflow score`` and ``radixflow serve``.
+"""The command line: ``radixflow score``, ``radixflow serve``, ``radixflow doctor``.
 
 ``serve`` hands everything after it to the server extension, untouched. What belongs to
 an extra is missed with a sentence and not with a traceback. This room must not score or
@@ -15,6 +15,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
+import anyio
+
+from radixflow_sdk._doctor import examine
 from radixflow_sdk.exceptions import InvalidInputError, RadixFlowError
 from radixflow_sdk.sync import RadixFlow
 from radixflow_sdk.types import ScoreResult
@@ -95,6 +98,42 @@ def score(
         _show(result)
 
 
+@app.command("doctor")
+def doctor(
+    base_url: Annotated[
+        str | None, typer.Argument(help="The server; else RADIXFLOW_BASE_URL.")
+    ] = None,
+    document: Annotated[
+        Path | None,
+        typer.Option(help="Text file of the length that you will use, '-' for stdin."),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="A served model.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds for each look.")] = 120.0,
+) -> None:
+    """Look at a server: what is wrong with it, and what to change.
+
+    Ends with 0 where nothing is bad, with 1 where something is.
+    """
+
+    async def look() -> bool:
+        text = None if document is None else _read(document)
+        findings = examine(base_url, model=model, document=text, timeout=timeout)
+        good = True
+        async for finding in findings:
+            typer.echo(f"{finding.level:>4}  {finding.what}")
+            if finding.change:
+                typer.echo(f"      -> {finding.change}")
+            good = good and finding.level != "bad"
+        return good
+
+    try:
+        good = anyio.run(look)
+    except InvalidInputError as error:
+        typer.echo(f"radixflow: {error}", err=True)
+        raise typer.Exit(2) from None
+    raise typer.Exit(0 if good else 1)
+
+
 @app.command(
     "serve",
     help="Start a server; all that follows is the server's (try --help).",
@@ -113,6 +152,27 @@ def serve(context: typer.Context) -> None:
         )
         raise typer.Exit(1) from None
     raise typer.Exit(launcher.main(list(context.args)))
+
+
+@app.command(
+    "replay",
+    help="Replay policies on the real scheduler, without a model (try --help).",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    add_help_option=False,
+)
+def replay(context: typer.Context) -> None:
+    """Hand the rest of the command line to the replay lab."""
+    try:
+        lab = importlib.import_module("server_ext.replay")
+        status = lab.main(list(context.args))
+    except ModuleNotFoundError as error:
+        typer.echo(
+            f"radixflow: the replay needs {error.name}, which is not installed; "
+            "pip install 'radixflow-sdk[server,replay]'.",
+            err=True,
+        )
+        raise typer.Exit(1) from None
+    raise typer.Exit(status)
 
 
 def main() -> None:

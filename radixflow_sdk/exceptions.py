@@ -18,7 +18,8 @@
     │       └── ServerError                     any other 5xx
     ├── BranchError                             one branch failed on the server
     ├── PartialGroupError                       some branches are in, the rest failed
-    └── ClientClosedError                       the client was closed
+    ├── ClientClosedError                       the client was closed
+    └── WrongLoopError                          the client belongs to another event loop
 
 ``retryable`` is a class attribute: whether sending the same thing again can help. A
 message is one sentence: what was wrong, which value, what to do. This room must not
@@ -221,3 +222,7 @@ class PartialGroupError(RadixFlowError):
 
 class ClientClosedError(RadixFlowError):
     """The client was closed before or during the call."""
+
+
+class WrongLoopError(RadixFlowError):
+    """The client is used in another event loop than before; nothing was sent."""

@@ -7,9 +7,10 @@ This room must not contain behaviour.
 
 from __future__ import annotations
 
+import copy
 import functools
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import ExitStack
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from types import TracebackType
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -17,8 +18,10 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from radixflow_sdk._client import RadixFlowClient
 from radixflow_sdk._config import RetryPolicy, Timeouts
+from radixflow_sdk._many import Outcomes
 from radixflow_sdk._transport import HTTPClient, Transport
 from radixflow_sdk.exceptions import ClientClosedError
+from radixflow_sdk.types import Outcome
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -61,8 +64,67 @@ def _drain(
         while (item := client._open_portal().call(step)) is not None:
             yield item[0]
     finally:
-        if client._portal is not None:  # else the closed loop has closed it
-            client._portal.call(items.aclose)
+        if client._loop.portal is not None:  # else the closed loop has closed it
+            client._loop.portal.call(items.aclose)
+
+
+def _gathers(
+    method: Callable[Concatenate[RadixFlowClient, P], Outcomes],
+) -> Callable[Concatenate[RadixFlow, P], Generator[Outcome, None, None]]:
+    @functools.wraps(method)
+    def call(
+        self: RadixFlow, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Generator[Outcome, None, None]:
+        self._open_portal()
+        return _drain_block(
+            self, functools.partial(method, self._client, *args, **kwargs)
+        )
+
+    return call
+
+
+def _drain_block(
+    client: RadixFlow, start: Callable[[], Outcomes]
+) -> Generator[Outcome, None, None]:
+    @asynccontextmanager
+    async def block() -> AsyncGenerator[Outcomes, None]:
+        async with start() as outcomes:
+            yield outcomes
+
+    manager = client._open_portal().wrap_async_context_manager(block())
+    outcomes = manager.__enter__()
+    try:
+        yield from _drain(client, _each(outcomes))
+    finally:
+        if client._loop.portal is not None:
+            manager.__exit__(None, None, None)
+
+
+async def _each(outcomes: Outcomes) -> AsyncGenerator[Outcome, None]:
+    async for outcome in outcomes:
+        yield outcome
+
+
+def _views(
+    method: Callable[Concatenate[RadixFlowClient, P], RadixFlowClient],
+) -> Callable[Concatenate[RadixFlow, P], RadixFlow]:
+    @functools.wraps(method)
+    def call(self: RadixFlow, /, *args: P.args, **kwargs: P.kwargs) -> RadixFlow:
+        view = copy.copy(self)
+        view._client = method(self._client, *args, **kwargs)
+        return view
+
+    return call
+
+
+class _Loop:
+    """The thread and its event loop, shared by a client and its views."""
+
+    def __init__(self) -> None:
+        self.exits = ExitStack()
+        self.portal: BlockingPortal | None = self.exits.enter_context(
+            start_blocking_portal(name="radixflow")
+        )
 
 
 class RadixFlow:
@@ -75,13 +137,17 @@ class RadixFlow:
         InvalidInputError: A setting is not usable.
     """
 
+    run = _blocks(RadixFlowClient.run)
+    score_all = _blocks(RadixFlowClient.score_all)
     score_candidates = _blocks(RadixFlowClient.score_candidates)
+    score_many = _gathers(RadixFlowClient.score_many)
     stream_candidates = _iterates(RadixFlowClient.stream_candidates)
+    with_options = _views(RadixFlowClient.with_options)
 
     # Spelled out, for type checkers; a test holds it to the client's own signature.
     def __init__(
         self,
-        base_url: str | None = None,
+        base_url: str | Sequence[str] | None = None,
         *,
         api_key: str | None = None,
         model: str | None = None,
@@ -103,15 +169,12 @@ class RadixFlow:
             transport=transport,
             cache_salt=cache_salt,
         )
-        self._exits = ExitStack()
-        self._portal: BlockingPortal | None = self._exits.enter_context(
-            start_blocking_portal(name="radixflow")
-        )
+        self._loop = _Loop()
 
     def _open_portal(self) -> BlockingPortal:
-        if self._portal is None:
+        if self._loop.portal is None:
             raise ClientClosedError("The client is closed; make a new one.")
-        return self._portal
+        return self._loop.portal
 
     def __repr__(self) -> str:
         return repr(self._client).replace("RadixFlowClient", "RadixFlow", 1)
@@ -130,7 +193,8 @@ class RadixFlow:
 
     def close(self) -> None:
         """Close the client; calls under way in other threads end with an error."""
-        portal, self._portal = self._portal, None
+        portal, self._loop.portal = self._loop.portal, None
         if portal is not None:
-            with self._exits:
+            with self._loop.exits:
                 portal.call(self._client.aclose)
+                portal.call(portal.stop, True)

@@ -10,13 +10,21 @@ itself. Values are frozen, slotted and hashable.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from radixflow_sdk.exceptions import InvalidInputError
+from radixflow_sdk.exceptions import (
+    BranchError,
+    InvalidInputError,
+    RadixFlowError,
+)
+
+if TYPE_CHECKING:
+    from radixflow_sdk._prompt import Template
 
 Scoring: TypeAlias = Literal["likelihood", "label"]
 Normalize: TypeAlias = Literal["sum", "mean", "char", "byte", "label"]
+Partial: TypeAlias = Literal["raise", "return"]
 Document: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, str]]
 Option: TypeAlias = str | Sequence[int]
 Label: TypeAlias = str | int
@@ -91,6 +99,7 @@ class ScoredCandidate:
         labels: With label scoring, each label's log-probability; else None.
         usage: Tokens of the branch. A duplicate shows its original's.
         duplicate_of: Index of the first equal option; None for that one itself.
+        request_id: The server's id of the branch, as its log names it.
     """
 
     index: int
@@ -100,6 +109,7 @@ class ScoredCandidate:
     labels: tuple[LabelScore, ...] | None
     usage: Usage
     duplicate_of: int | None
+    request_id: str
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -117,7 +127,7 @@ class Candidate(ScoredCandidate):
     """A candidate in a finished ranking.
 
     Attributes:
-        probability: Softmax of the scores over all options (duplicates count each);
+        probability: Softmax of the scores over all candidates (duplicates count each);
             sums to 1 over a result.
         tied: Another candidate has exactly this score.
     """
@@ -139,6 +149,9 @@ class ScoreResult:
         document_tokens: Tokens of the document.
         shared_tokens: Shared boundary: tokens of the prefix that all branches share.
         elapsed: Seconds from call to result, waiting for a free connection included.
+        failures: With ``partial="return"``, one error for each option without a
+            score, in the order of ``options``; `candidates` and their probabilities
+            are then of the others alone.
     """
 
     candidates: tuple[Candidate, ...]
@@ -149,11 +162,158 @@ class ScoreResult:
     document_tokens: int
     shared_tokens: int
     elapsed: float
+    failures: tuple[BranchError, ...] = ()
 
     @property
     def best(self) -> Candidate:
         """The first of `candidates`."""
         return self.candidates[0]
+
+
+# --- many groups -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchedRequest:
+    """One document and its options: what `RadixFlowClient.run` takes.
+
+    The fields are the arguments of `RadixFlowClient.score_candidates`. They are read
+    and checked when the request is run.
+
+    Attributes:
+        document: Text, token ids, or chat messages.
+        options: 1 to 4,096 texts or lists of token ids.
+        question: Asked after the document.
+        scoring: What is read from the model.
+        normalize: How log-probabilities become a score.
+        template: The words around question and option.
+        labels: For label scoring, in place of the template's.
+        timeout: Seconds for the group's own work, in place of the client's.
+        group_id: An id for log and metrics.
+        cache_salt: In place of the client's.
+        partial: Whether a group of which only some branches are in is a
+            `PartialGroupError` or a result with `ScoreResult.failures`.
+    """
+
+    document: Document
+    options: Sequence[Option]
+    question: str | None = None
+    scoring: Scoring = "likelihood"
+    normalize: Normalize = "sum"
+    template: Template | None = None
+    labels: Sequence[Label] | None = None
+    timeout: float | None = None
+    group_id: str | None = None
+    cache_salt: str | None = None
+    partial: Partial = "raise"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How one of many groups ended: with a result or with an error, never with both.
+
+    Attributes:
+        index: Position of the request among the requests.
+        request: The request as it was given.
+        result: What it brought; None where it failed.
+        error: Why it failed, with what was in (`PartialGroupError`); else None.
+    """
+
+    index: int
+    request: BranchedRequest
+    result: ScoreResult | None = None
+    error: RadixFlowError | None = None
+
+    def unwrap(self) -> ScoreResult:
+        """The result.
+
+        Raises:
+            RadixFlowError: The group's error, where it failed.
+        """
+        if self.result is None:
+            raise self.error or RadixFlowError("An outcome without result and error.")
+        return self.result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far many groups are.
+
+    Attributes:
+        done: Groups that were handed on, the failed ones included.
+        failed: Of these, with an error.
+        total: Groups in all; None while the requests' number is not known.
+        elapsed: Seconds since the first one began.
+    """
+
+    done: int
+    failed: int
+    total: int | None
+    elapsed: float
+
+
+# --- what happens on the way, for logging and metrics -----------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestSent:
+    """A group, or what is missing of it, is sent.
+
+    Attributes:
+        group_id: The group.
+        request_id: ``X-Request-ID``.
+        session_id: ``X-Session-ID``.
+        attempt: 1 for the first request of a group.
+        branches: Branches in this request.
+    """
+
+    group_id: str
+    request_id: str
+    session_id: str
+    attempt: int
+    branches: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestEnded:
+    """A request is over.
+
+    Attributes:
+        group_id: The group.
+        request_id: ``X-Request-ID``.
+        attempt: 1 for the first request of a group.
+        elapsed: Seconds since it was sent.
+        error: Why it failed, or the cancellation that ended it; None where its answer
+            is whole.
+    """
+
+    group_id: str
+    request_id: str
+    attempt: int
+    elapsed: float
+    error: BaseException | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupEnded:
+    """A call is over.
+
+    Attributes:
+        group_id: The group.
+        branches: Branches asked for, equal options counted once.
+        failed: Of these, without a result.
+        elapsed: Seconds since the call, waiting for a free connection included.
+        error: What the call raised, a cancellation too; None where it returned.
+    """
+
+    group_id: str
+    branches: int
+    failed: int
+    elapsed: float
+    error: BaseException | None
+
+
+ClientEvent: TypeAlias = RequestSent | RequestEnded | GroupEnded
 
 
 # --- the unit that travels --------------------------------------------------------
@@ -194,6 +354,9 @@ class BranchRequest:
         group_id: The same for every request of a group.
         cache_salt: Isolates the prefix cache.
         request_id: New for every request.
+        session_id: The same for every request about one document, see `_hints`.
+        extra_headers: Sent as they are.
+        extra_body: Added to the body as it is.
     """
 
     model: str | None
@@ -205,6 +368,9 @@ class BranchRequest:
     group_id: str
     cache_salt: str | None
     request_id: str
+    session_id: str = ""
+    extra_headers: Mapping[str, str] = field(default_factory=dict, hash=False)
+    extra_body: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,6 +476,7 @@ class BranchResult:
     """A branch is in: its tokens, its labels, its cost."""
 
     index: int
+    request_id: str
     tokens: tuple[TokenScore, ...]
     labels: tuple[LabelScore, ...] | None
     usage: Usage

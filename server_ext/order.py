@@ -4,19 +4,25 @@ A lane holds branches that wait for the same state (or one branch alone).  The q
 shows the oldest head among the lanes, so that a round sees plain order of arrival;
 when a head turns out BLOCKED its whole lane is parked for the round, at the cost of
 one look, however many branches are in it.  Pure: items and lanes are opaque keys.
+
+With ``order="group"`` a lane is a group, and `GroupOrder` ranks the groups.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from dataclasses import dataclass, field
 
-__all__ = ["Lanes"]
+__all__ = ["GroupOrder", "Lanes"]
 
 Item = Hashable
 Lane = Hashable
+Rank = tuple[float, ...]
+
+ROW_WORK = 64
+"""What a row costs beside its tokens, in tokens (its share of a round's fixed cost)."""
 
 
 @dataclass(slots=True)
@@ -25,11 +31,17 @@ class Lanes:
 
     Adding, popping and parking cost O(log lanes); removing costs the length of the
     lanes that are touched.
+
+    Attributes:
+        rank: orders lanes before their heads' arrival does; `refresh` a lane when its
+            rank has changed.
     """
 
+    rank: Callable[[Lane], Rank] = lambda lane: ()
     _lanes: dict[Lane, deque[tuple[int, Item]]] = field(default_factory=dict)
     _lane_of: dict[Item, Lane] = field(default_factory=dict)
-    _heads: list[tuple[int, int, Lane]] = field(default_factory=list)
+    _heads: list[tuple[Rank, int, int, Lane]] = field(default_factory=list)
+    _shown: dict[Lane, int] = field(default_factory=dict)
     _parked: set[Lane] = field(default_factory=set)
     _popped: dict[Item, tuple[int, Lane]] = field(default_factory=dict)
     _last: int = 0
@@ -77,10 +89,9 @@ class Lanes:
     def head(self) -> Item | None:
         """The next visible item, or None."""
         while self._heads:
-            position, _, lane = self._heads[0]
-            entries = self._lanes.get(lane)
-            if entries and entries[0][0] == position and lane not in self._parked:
-                return entries[0][1]
+            _, _, shown, lane = self._heads[0]
+            if self._shown.get(lane) == shown and lane not in self._parked:
+                return self._lanes[lane][0][1]
             heapq.heappop(self._heads)
         return None
 
@@ -96,7 +107,7 @@ class Lanes:
         """
         if self.head() is None:
             raise IndexError("pop from a queue with nothing visible")
-        _, _, lane = heapq.heappop(self._heads)
+        *_, lane = heapq.heappop(self._heads)
         position, item = self._lanes[lane].popleft()
         del self._lane_of[item]
         self._popped[item] = (position, lane)
@@ -110,6 +121,11 @@ class Lanes:
         self._popped.clear()
         parked, self._parked = self._parked, set()
         for lane in parked:
+            self._show(lane)
+
+    def refresh(self, lane: Lane) -> None:
+        """The rank of a lane has changed."""
+        if lane in self._lanes:
             self._show(lane)
 
     def remove(self, items: Collection[Item]) -> None:
@@ -134,8 +150,92 @@ class Lanes:
     def _show(self, lane: Lane) -> None:
         """Offer the lane's head; a lane that has run empty is forgotten."""
         entries = self._lanes.get(lane)
-        if entries:
-            self._pushes += 1
-            heapq.heappush(self._heads, (entries[0][0], self._pushes, lane))
-        elif entries is not None:
-            del self._lanes[lane]
+        if not entries:
+            self._lanes.pop(lane, None)
+            self._shown.pop(lane, None)
+            return
+        self._pushes += 1
+        self._shown[lane] = self._pushes
+        entry = (self.rank(lane), entries[0][0], self._pushes, lane)
+        heapq.heappush(self._heads, entry)
+
+
+@dataclass(slots=True)
+class _Group:
+    arrived: float
+    finish: float
+    left: float = 0.0
+    members: int = 0
+
+
+@dataclass(slots=True)
+class GroupOrder:
+    """The group with the least work left first, within a bound.
+
+    Time is counted in work: tokens computed, and `ROW_WORK` for each row.  Beside the
+    real queue runs a virtual one, first come, first served, which says when each group
+    would have ended.  The longest stay of a group that is here, in that virtual queue,
+    times `overtake`, is what every group's stay is held to: a group that would exceed
+    it becomes urgent, and urgent groups go first, in order of arrival.  Shortest
+    remaining work first is that of Schrage (1968); bounding it by a virtual queue is
+    the idea of the fair sojourn protocol (Friedman and Henderson, 2003).
+
+    Attributes:
+        overtake: how much longer than the virtual queue's slowest a group may take.
+    """
+
+    overtake: float = 1.0
+    _now: float = 0.0
+    _virtual: float = 0.0
+    _groups: dict[Lane, _Group] = field(default_factory=dict)
+    _urgent: set[Lane] = field(default_factory=set)
+
+    def arrived(self, group: Lane, tokens: int) -> None:
+        """A branch with this many tokens to compute has arrived."""
+        work = tokens + ROW_WORK
+        self._virtual = max(self._virtual, self._now) + work
+        known = self._groups.get(group)
+        if known is None:
+            known = self._groups[group] = _Group(self._now, self._virtual)
+        known.finish = self._virtual
+        known.left += work
+        known.members += 1
+
+    def served(self, group: Lane, tokens: int) -> None:
+        """A round computes this many tokens of a branch."""
+        self._now += tokens + ROW_WORK
+        known = self._groups.get(group)
+        if known is not None:
+            known.left = max(0.0, known.left - tokens - ROW_WORK)
+
+    def gone(self, group: Lane) -> None:
+        """A branch has left the scheduler."""
+        known = self._groups.get(group)
+        if known is None:
+            return
+        known.members -= 1
+        if not known.members:
+            del self._groups[group]
+            self._urgent.discard(group)
+
+    def newly_urgent(self) -> list[Lane]:
+        """Groups that have just become urgent; asked once a round."""
+        stays = (known.finish - known.arrived for known in self._groups.values())
+        bound = self.overtake * max(stays, default=0.0)
+        urgent = [
+            group
+            for group, known in self._groups.items()
+            if group not in self._urgent
+            and self._now - known.arrived + known.left >= bound
+        ]
+        self._urgent.update(urgent)
+        return urgent
+
+    def rank(self, group: Lane) -> Rank:
+        """Sorts before the ranks of the groups that go later."""
+        known = self._groups.get(group)
+        if known is None:
+            return (0.0, self._now, 0.0)
+        if group in self._urgent:
+            return (0.0, known.arrived, 0.0)
+        return (1.0, known.left, known.arrived)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from typing import Protocol
+from collections.abc import AsyncGenerator, Callable
+from typing import Protocol, TypeAlias
 
-from radixflow_sdk.types import BranchEvent, BranchRequest
+from radixflow_sdk.types import BranchEvent, BranchRequest, RequestEnded, RequestSent
+
+Emit: TypeAlias = Callable[[RequestSent | RequestEnded], None]
 
 
 class Transport(Protocol):

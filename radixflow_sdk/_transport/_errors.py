@@ -7,6 +7,7 @@ grows one. This room must not retry, and must not let an API key through.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -34,6 +35,9 @@ from radixflow_sdk.exceptions import (
 )
 
 _SHOWN = 300
+_OURS = ("/v1/branches", "/v1/radixflow/stats")
+_SECONDS = re.compile("[0-9]+")
+_MILLISECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
 
 # Before the answer has begun. Once it has, a failed connection is a broken stream.
 _FOREIGN: Mapping[type[Exception], type[APIError]] = {
@@ -154,7 +158,8 @@ def status_error(
         status=status,
         code=code,
         field=field if isinstance(field, str) else None,
-        retry_after=retry_after(headers.get("retry-after"), now=datetime.now(UTC)),
+        retry_after=retry_after(headers, now=datetime.now(UTC)),
+        request_id=headers.get("x-request-id"),
     )
 
 
@@ -178,9 +183,7 @@ def _status_class(
         # vLLM's own body names the model in words and has the status as its code.
         if code == "model_not_found" or "does not exist" in message:
             return ModelNotFoundError
-        return (
-            PluginMissingError if url.endswith("/v1/branches") else InvalidRequestError
-        )
+        return PluginMissingError if url.endswith(_OURS) else InvalidRequestError
     if code == "context_too_long":
         return ContextTooLongError
     exact: dict[int, type[APIStatusError]] = {
@@ -210,21 +213,24 @@ def _status_advice(kind: type[APIStatusError]) -> str:
     }.get(kind, "check that base_url names a RadixFlow server")
 
 
-def retry_after(value: str | None, *, now: datetime) -> float | None:
-    """Seconds that a ``Retry-After`` header asks to wait (RFC 9110, 10.2.3).
+def retry_after(headers: Mapping[str, str], *, now: datetime) -> float | None:
+    """Seconds that the server asks to wait.
 
     Args:
-        value: Whole seconds or an HTTP date; anything else counts as not given.
+        headers: ``retry-after-ms`` goes first; ``retry-after`` (RFC 9110, 10.2.3) is
+            whole seconds or an HTTP date. Anything else counts as not given.
         now: The time that a date is measured from.
     """
-    if value is None:
-        return None
-    if value.strip().isascii() and value.strip().isdigit():
+    milliseconds = headers.get("retry-after-ms", "").strip()
+    if _MILLISECONDS.fullmatch(milliseconds):
+        return float(milliseconds) / 1000
+    value = headers.get("retry-after", "").strip()
+    if _SECONDS.fullmatch(value):
         return float(value)
     try:
         then = parsedate_to_datetime(value)
-    except ValueError:
+        if then.tzinfo is None:
+            then = then.replace(tzinfo=UTC)
+        return max(0.0, (then - now).total_seconds())
+    except (ValueError, OverflowError):
         return None
-    if then.tzinfo is None:
-        then = then.replace(tzinfo=UTC)
-    return max(0.0, (then - now).total_seconds())

@@ -8,14 +8,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from typing import TypeAlias
+from typing import Any
 
 import httpx
 
 from radixflow_sdk._config import Settings
-from radixflow_sdk._transport._errors import Wall, check_open, status_error
+from radixflow_sdk._transport._base import Transport
+from radixflow_sdk._transport._errors import Wall, status_error
 from radixflow_sdk._transport._ndjson import read_lines
-from radixflow_sdk._transport._wire import read_event, read_models, write_request
+from radixflow_sdk._transport._pool import HTTPClient, Pool
+from radixflow_sdk._transport._replicas import Replicas
+from radixflow_sdk._transport._wire import (
+    read_event,
+    read_models,
+    read_stats,
+    write_request,
+)
 from radixflow_sdk.exceptions import InvalidResponseError, StreamBrokenError
 from radixflow_sdk.types import (
     BranchEvent,
@@ -23,8 +31,6 @@ from radixflow_sdk.types import (
     GroupCompleted,
     GroupStarted,
 )
-
-HTTPClient: TypeAlias = httpx.AsyncClient
 
 # An error body is for people; a stray answer of gigabytes is not read to its end.
 _MAX_ERROR_BYTES = 64 * 2**10
@@ -37,14 +43,19 @@ class HTTPTransport:
         settings: Where the server is.
         http_client: Used as it is and left open; None makes one that is closed with
             this.
+        base_url: One of the settings' servers; None: the first.
     """
 
     def __init__(
-        self, settings: Settings, *, http_client: HTTPClient | None = None
+        self,
+        settings: Settings,
+        *,
+        http_client: HTTPClient | None = None,
+        base_url: str | None = None,
     ) -> None:
-        self._settings = settings
-        self._owned = http_client is None
-        self._client = _make_client(settings) if http_client is None else http_client
+        self._base_url = base_url or settings.base_urls[0]
+        self._api_key = settings.api_key
+        self._pool = Pool(settings.timeouts, http_client)
 
     async def models(self) -> tuple[str, ...]:
         """Names of the served models (``GET /v1/models``).
@@ -52,14 +63,15 @@ class HTTPTransport:
         Raises:
             APIError: The server could not be asked.
         """
-        check_open(self._client)
-        url = f"{self._settings.base_url}/v1/models"
-        with Wall(url).guard():
-            async with self._client.stream(
-                "GET", url, headers=self._headers({"Accept": "application/json"})
-            ) as response:
-                await self._check_status(response, url)
-                return read_models(await response.aread())
+        return read_models(await self._get("/v1/models"))
+
+    async def stats(self) -> Mapping[str, Any]:
+        """The server's own account (``GET /v1/radixflow/stats``).
+
+        Raises:
+            APIError: The server could not be asked, or has no plug-in.
+        """
+        return read_stats(await self._get("/v1/radixflow/stats"))
 
     async def stream(self, request: BranchRequest) -> AsyncGenerator[BranchEvent, None]:
         """Send one request; yield its events as they come.
@@ -67,20 +79,24 @@ class HTTPTransport:
         Raises:
             APIError: The request failed.
         """
-        check_open(self._client)
-        url = f"{self._settings.base_url}/v1/branches"
+        url = f"{self._base_url}/v1/branches"
         wall = Wall(url, request_id=request.request_id, group_id=request.group_id)
         headers = self._headers(
             {
                 "Accept": "application/x-ndjson",
                 "Content-Type": "application/json",
                 "X-Request-ID": request.request_id,
+                "X-Session-ID": request.session_id,
+                **request.extra_headers,
             }
         )
         with wall.guard():
-            async with self._client.stream(
-                "POST", url, content=write_request(request), headers=headers
-            ) as response:
+            async with (
+                self._pool.client() as client,
+                client.stream(
+                    "POST", url, content=write_request(request), headers=headers
+                ) as response,
+            ):
                 await self._check_status(response, url)
                 wall.started = True
                 async with aclosing(_read_events(response, request)) as events:
@@ -89,11 +105,21 @@ class HTTPTransport:
 
     async def aclose(self) -> None:
         """Close the connections, unless they belong to the caller's client."""
-        if self._owned:
-            await self._client.aclose()
+        await self._pool.aclose()
+
+    async def _get(self, path: str) -> bytes:
+        url = f"{self._base_url}{path}"
+        headers = self._headers({"Accept": "application/json"})
+        with Wall(url).guard():
+            async with (
+                self._pool.client() as client,
+                client.stream("GET", url, headers=headers) as response,
+            ):
+                await self._check_status(response, url)
+                return await response.aread()
 
     def _headers(self, headers: Mapping[str, str]) -> Mapping[str, str]:
-        key = self._settings.api_key
+        key = self._api_key
         return headers if key is None else {**headers, "Authorization": f"Bearer {key}"}
 
     async def _check_status(self, response: httpx.Response, url: str) -> None:
@@ -109,7 +135,7 @@ class HTTPTransport:
             response.headers,
             bytes(body),
             url=url,
-            api_key=self._settings.api_key,
+            api_key=self._api_key,
         )
 
 
@@ -146,13 +172,15 @@ async def _read_events(
     yield completed
 
 
-def _make_client(settings: Settings) -> HTTPClient:
-    times = settings.timeouts
-    return httpx.AsyncClient(
-        timeout=httpx.Timeout(
-            connect=times.connect, read=times.idle, write=times.idle, pool=times.idle
-        ),
-        # One more than groups at a time: asking for the models never waits for them,
-        # and nothing ever waits inside the pool, where a cancelled wait can poison it.
-        limits=httpx.Limits(max_connections=settings.max_connections + 1),
-    )
+def connect(settings: Settings, *, http_client: HTTPClient | None = None) -> Transport:
+    """A transport to the server, or to all of the servers.
+
+    Args:
+        settings: Where they are.
+        http_client: Used as it is and left open; None makes one.
+    """
+    servers = {
+        url: HTTPTransport(settings, http_client=http_client, base_url=url)
+        for url in settings.base_urls
+    }
+    return Replicas(servers) if len(servers) > 1 else servers[settings.base_urls[0]]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 
 import anyio
@@ -19,7 +19,7 @@ import tenacity
 
 from radixflow_sdk._config import RetryPolicy
 from radixflow_sdk._plan import new_request_id
-from radixflow_sdk._transport._base import Transport
+from radixflow_sdk._transport._base import Emit, Transport
 from radixflow_sdk.exceptions import (
     APIError,
     APIStatusError,
@@ -34,6 +34,8 @@ from radixflow_sdk.types import (
     GroupCompleted,
     GroupStarted,
     GroupUsage,
+    RequestEnded,
+    RequestSent,
     Usage,
 )
 
@@ -46,6 +48,7 @@ class RetryingTransport:
     Args:
         inner: Carries each single request.
         policy: How often, and how patiently.
+        emit: Told of every request, when it is sent and when it is over.
         sleep: Waits that many seconds; tests put a clock of their own here.
         uniform: Draws from [0, 1).
     """
@@ -55,11 +58,13 @@ class RetryingTransport:
         inner: Transport,
         policy: RetryPolicy,
         *,
+        emit: Emit = lambda event: None,
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
         uniform: Callable[[], float] = random.random,
     ) -> None:
         self._inner = inner
         self._policy = policy
+        self._emit = emit
         self._sleep = sleep
         self._uniform = uniform
 
@@ -84,10 +89,10 @@ class RetryingTransport:
         progress = _Progress(request)
         try:
             async for attempt in self._attempts(request.group_id):
-                with attempt:
-                    inner = self._inner.stream(progress.next_request())
+                sent = progress.next_request()
+                with attempt, self._told(sent, attempt.retry_state.attempt_number):
                     try:
-                        async with aclosing(inner) as events:
+                        async with aclosing(self._inner.stream(sent)) as events:
                             async for event in events:
                                 for new in progress.take(event):
                                     yield new
@@ -105,6 +110,36 @@ class RetryingTransport:
     async def aclose(self) -> None:
         """Close the inner transport."""
         await self._inner.aclose()
+
+    @contextmanager
+    def _told(self, request: BranchRequest, attempt: int) -> Iterator[None]:
+        """Tell of a request, and of how it ended."""
+        began = anyio.current_time()
+        failed: BaseException | None = None
+        self._emit(
+            RequestSent(
+                group_id=request.group_id,
+                request_id=request.request_id,
+                session_id=request.session_id,
+                attempt=attempt,
+                branches=len(request.branches),
+            )
+        )
+        try:
+            yield
+        except BaseException as error:
+            failed = error
+            raise
+        finally:
+            self._emit(
+                RequestEnded(
+                    group_id=request.group_id,
+                    request_id=request.request_id,
+                    attempt=attempt,
+                    elapsed=anyio.current_time() - began,
+                    error=failed,
+                )
+            )
 
     def _attempts(self, name: str) -> tenacity.AsyncRetrying:
         def log(state: tenacity.RetryCallState) -> None:

@@ -8,7 +8,7 @@ ignored, as the wire asks. This room must not do I/O.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -47,6 +47,7 @@ def write_request(request: BranchRequest) -> bytes:
         "labels": request.labels,
         "group_id": request.group_id,
         "cache_salt": request.cache_salt,
+        **request.extra_body,
     }
     return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
 
@@ -99,6 +100,7 @@ class _Usage(_Message):
 class _Completed(_Message):
     event: Literal["branch.completed"]
     index: _Count
+    request_id: str
     token_ids: Annotated[list[_Count], Field(min_length=1)]
     token_logprobs: list[_LogProb]
     labels: list[_Label] | None
@@ -156,6 +158,21 @@ def read_models(body: bytes) -> tuple[str, ...]:
         raise _invalid("list of models", _first(error)) from None
 
 
+def read_stats(body: bytes) -> Mapping[str, Any]:
+    """The server's account of itself.
+
+    Raises:
+        InvalidResponseError: The body is not an object.
+    """
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise _invalid("account of itself", "not a JSON object")
+    return value
+
+
 def read_event(line: bytes, request: BranchRequest) -> BranchEvent | None:
     """One line of the answer to ``request``; None for an event that is not known.
 
@@ -209,11 +226,16 @@ def _result(event: _Completed, request: BranchRequest) -> BranchResult:
     pairs = zip(event.token_ids, event.token_logprobs, strict=True)
     return BranchResult(
         index=_branch_index(event.event, event.index, request),
+        request_id=event.request_id,
         tokens=tuple(
             TokenScore(token_id=token, logprob=value) for token, value in pairs
         ),
         labels=_labels(event, request.labels),
-        usage=Usage(**event.usage.model_dump()),
+        usage=Usage(
+            prompt_tokens=event.usage.prompt_tokens,
+            cached_tokens=event.usage.cached_tokens,
+            computed_tokens=event.usage.computed_tokens,
+        ),
     )
 
 

@@ -1,8 +1,8 @@
 """One group, run: branches into the engine, events out as each ends.
 
-A group with something to share sends its producer (the shared document alone) first,
-so that the state of the document is published where every branch resumes; the
-scheduler keeps the order honest.  Nothing here waits for the producer.
+A group with something to share sends producers (the shared prefix alone) first, so that
+a state is published where every branch resumes; the scheduler keeps the order honest.
+Nothing here waits for a producer.
 """
 
 from __future__ import annotations
@@ -161,8 +161,8 @@ class Group:
         await emit(self._started())
         slots = anyio.CapacityLimiter(BRANCHES_IN_FLIGHT)
         async with anyio.create_task_group() as tasks:
-            if self._needs_producer():
-                tasks.start_soon(self._produce)
+            for boundary in self._boundaries():
+                tasks.start_soon(self._produce, boundary)
             for index in range(len(self.prompts.branches)):
                 tasks.start_soon(self._in_slot, slots, index, emit)
         await emit(self._completed())
@@ -175,34 +175,44 @@ class Group:
 
     # -- the producer ----------------------------------------------------------
 
-    def _needs_producer(self) -> bool:
+    def _boundaries(self) -> list[int]:
+        """Where a producer should leave a state: the shared boundary, and below it
+        the document's end, at which groups with other questions will resume.
+        """
         shared = self.prompts.shared_tokens
-        return (
-            len(self.prompts.branches) > 1
-            and shared > self.route.match_unit
-            and self._document() not in self.documents
-        )
+        if len(self.prompts.branches) == 1:
+            return []
+        wanted = dict.fromkeys((min(self.prompts.document_tokens, shared), shared))
+        return [
+            boundary
+            for boundary in wanted
+            if boundary > self.route.match_unit
+            and self._document(boundary) not in self.documents
+        ]
 
-    def _document(self) -> bytes:
-        shared = self.prompts.context[: self.prompts.shared_tokens]
+    def _document(self, boundary: int) -> bytes:
+        shared = self.prompts.context[:boundary]
         return ProducedDocuments.digest(shared, self.request.cache_salt, self.rank)
 
-    async def _produce(self) -> None:
-        """Compute the shared prefix once; a failure costs reuse, not the group."""
-        document = self._document()
+    async def _produce(self, boundary: int) -> None:
+        """Compute a shared prefix once; a failure costs reuse, not the group."""
+        document = self._document(boundary)
         self.documents.remember(document)
-        tokens = list(self.prompts.context[: self.prompts.shared_tokens])
+        tokens = list(self.prompts.context[:boundary])
         try:
             output = await self._generate(
                 tokens,
-                f"{self.request_id}-producer",
+                f"{self.request_id}-producer-{boundary}",
                 sampling(
-                    hints=self._hints("producer"), labels=(), scored=False, cached=True
+                    hints=self._hints("producer", boundary),
+                    labels=(),
+                    scored=False,
+                    cached=True,
                 ),
             )
-        except Exception:
+        except (EngineDeadError, BranchFailure) as error:
             self.documents.forget(document)
-            logger.warning("producer of %s failed", self.group_id, exc_info=True)
+            logger.warning("producer of %s failed: %s", self.group_id, error)
             return
         except BaseException:
             self.documents.forget(document)
@@ -210,7 +220,7 @@ class Group:
         trace = _rounds(output)
         cached = output.num_cached_tokens or 0
         computed = trace["tokens"] if trace else len(tokens) - cached
-        self._usage.producer_tokens = computed
+        self._usage.producer_tokens += computed
         self._usage.computed_tokens += computed
         self._usage.saw(trace)
 
@@ -247,7 +257,7 @@ class Group:
     ) -> RequestOutput:
         scored_from = self.prompts.branches[index].scored_from
         likelihood = self.request.scoring == "likelihood"
-        hints = self._hints("consumer")
+        hints = self._hints("consumer", self.prompts.shared_tokens)
         if likelihood:
             hints["radixflow_scored_from"] = scored_from
         params = sampling(
@@ -280,13 +290,13 @@ class Group:
             )
         return last
 
-    def _hints(self, role: str) -> dict[str, Any]:
+    def _hints(self, role: str, shared: int) -> dict[str, Any]:
         return {
             "radixflow_v": VERSION,
             "radixflow_group": self.group_id,
             "radixflow_role": role,
             "radixflow_branches": len(self.prompts.branches),
-            "radixflow_shared_tokens": self.prompts.shared_tokens,
+            "radixflow_shared_tokens": shared,
         }
 
     # -- events ----------------------------------------------------------------
@@ -331,7 +341,7 @@ class Group:
     def _note_reuse(self, cached: int) -> None:
         """Forget a document whose state has left the cache."""
         if cached + 2 * self.route.match_unit < self.prompts.shared_tokens:
-            self.documents.forget(self._document())
+            self.documents.forget(self._document(self.prompts.shared_tokens))
 
     def _labels(self, reading: Reading) -> list[dict[str, Any]] | None:
         if reading.labels is None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
+from prometheus_client import REGISTRY
 from vllm.logger import init_logger
 
+from server_ext.api.exposition import SchedulerCollector
 from server_ext.api.router import router
 from server_ext.api.server import Server
 
@@ -36,8 +39,14 @@ class RadixFlowEndpoints:
         """Called once when the engine is up; says what the server runs with."""
         if engine_client is None:
             return
-        state.radixflow = await Server.build(engine_client, args)
-        logger.info("%s", _describe(state.radixflow.startup))
+        server = await Server.build(engine_client, args)
+        state.radixflow = server
+        if server.route.ours:
+            collector = SchedulerCollector(server.snapshot)
+            REGISTRY.register(collector)
+            # Kept on the state: the loop holds its tasks by weak reference only.
+            state.radixflow_metrics = asyncio.create_task(collector.follow())
+        logger.info("%s", _describe(server.startup))
 
 
 def _describe(startup: dict[str, Any]) -> str:

@@ -22,6 +22,7 @@ from server_ext.api.group import Group
 from server_ext.api.protocol import BranchesRequest, RequestRefused, parse_request
 from server_ext.api.server import Server
 from server_ext.api.tokens import GroupPrompts, group_prompts
+from server_ext.perfetto import chrome_trace
 
 __all__ = ["router"]
 
@@ -184,6 +185,26 @@ async def stats(http: Request) -> Response:
             "gauges": snapshot.get("gauges"),
         }
     )
+
+
+@router.get("/v1/radixflow/rounds", response_model=None)
+async def rounds(http: Request, after: int = 0) -> Response:
+    """The last rounds, row by row."""
+    server: Server = http.app.state.radixflow
+    try:
+        return JSONResponse({"v": 1, "rounds": await server.rounds(after)})
+    except RequestRefused as refusal:
+        return JSONResponse(refusal.body(), status_code=refusal.status)
+
+
+@router.get("/v1/radixflow/trace", response_model=None)
+async def trace(http: Request) -> Response:
+    """The last rounds as a Chrome trace (open it in Perfetto)."""
+    server: Server = http.app.state.radixflow
+    try:
+        return JSONResponse(chrome_trace(await server.rounds(0)))
+    except RequestRefused as refusal:
+        return JSONResponse(refusal.body(), status_code=refusal.status)
 
 
 @router.post("/v1/radixflow/policy", response_model=None)

@@ -116,6 +116,13 @@ class Server:
         """The scheduler's snapshot now."""
         return await _utility(self.engine, "radixflow_snapshot")
 
+    async def rounds(self, after: int) -> list[dict[str, Any]]:
+        """The rounds after number `after` that the scheduler still keeps."""
+        kept: list[dict[str, Any]] = await _utility(
+            self.engine, "radixflow_rounds", after
+        )
+        return kept
+
     async def switch_policy(self, body: bytes) -> str:
         """Switch to the policy that `body` names.
 
@@ -124,9 +131,9 @@ class Server:
         """
         try:
             name = json.loads(body)["name"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             name = None
-        if name not in POLICIES:
+        if not isinstance(name, str) or name not in POLICIES:
             raise RequestRefused(
                 422,
                 "invalid_request",
@@ -143,7 +150,7 @@ class Server:
             raise RequestRefused(
                 409, "busy", "requests are in flight: switch when the server is idle"
             )
-        return str(name)
+        return name
 
 
 async def _utility(engine: EngineClient, method: str, *args: Any) -> Any:

@@ -1,7 +1,7 @@
-"""The ``vllm.general_plugins`` entry: a mended copy and two methods.
+"""The ``vllm.general_plugins`` entry: a mended copy and three methods.
 
 vLLM calls `register` in every process.  Workers get whole-block copies (`block_copy`);
-the engine core gets two methods that the API-server process calls by name
+the engine core gets three methods that the API-server process calls by name
 (``call_utility_async``), which is how a snapshot of the scheduler gets across:
 ``SchedulerStats`` has no free slot for it.
 """
@@ -24,6 +24,12 @@ def radixflow_snapshot(self: Any) -> dict[str, Any]:
     return result
 
 
+def radixflow_rounds(self: Any, after: int) -> list[dict[str, Any]]:
+    """The kept rounds after number `after`; empty where the scheduler is not ours."""
+    rounds_after = getattr(self.scheduler, "rounds_after", None)
+    return [] if rounds_after is None else list(rounds_after(after))
+
+
 def radixflow_set_policy(self: Any, name: str) -> bool:
     """Switch the policy of an idle scheduler; False where it is busy or not ours."""
     set_policy = getattr(self.scheduler, "set_policy", None)
@@ -36,4 +42,5 @@ def register() -> None:
 
     block_copy.install()
     EngineCore.radixflow_snapshot = radixflow_snapshot
+    EngineCore.radixflow_rounds = radixflow_rounds
     EngineCore.radixflow_set_policy = radixflow_set_policy

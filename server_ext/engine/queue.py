@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from vllm.v1.core.sched.request_queue import RequestQueue
 from vllm.v1.request import Request
 
-from server_ext.order import Lanes
+from server_ext.order import GroupOrder, Lanes
 
 __all__ = ["LaneQueue"]
 
@@ -22,16 +22,20 @@ class LaneQueue(RequestQueue):
     Args:
         lane_of: the lane of a request.
         holds: asked once for each arrival; true keeps it out until `admit`.
+        order: ranks the lanes, where they are groups; None: order of arrival.
     """
 
     def __init__(
         self,
         lane_of: Callable[[Request], Hashable],
         holds: Callable[[Request], bool],
+        order: GroupOrder | None = None,
     ) -> None:
         self._lane = lane_of
         self._holds = holds
-        self._lanes = Lanes()
+        self._order = order
+        self._stale: set[Hashable] = set()
+        self._lanes = Lanes() if order is None else Lanes(rank=order.rank)
         self._held: dict[str, Request] = {}
         self._requests: dict[str, Request] = {}
         self._parks: str | None = None
@@ -44,6 +48,9 @@ class LaneQueue(RequestQueue):
         """A scheduler step begins."""
         self.closed = False
         self._lanes.next_round()
+        if self._order is not None:
+            self._stale.update(self._order.newly_urgent())
+            self._refresh()
 
     def park(self, request: Request) -> None:
         """When vLLM pops this request to skip it, hide its lane for the round."""
@@ -56,10 +63,21 @@ class LaneQueue(RequestQueue):
             if request is not None:
                 self._lanes.add(request.request_id, self._lane(request))
 
+    def refresh(self, lane: Hashable) -> None:
+        """The rank of a lane has changed; seen after the next pop, since vLLM pops
+        what it peeked at.
+        """
+        self._stale.add(lane)
+
     @property
     def parked(self) -> int:
         """Requests hidden in this round."""
         return self._lanes.parked
+
+    def _refresh(self) -> None:
+        for lane in self._stale:
+            self._lanes.refresh(lane)
+        self._stale.clear()
 
     # -- vLLM's interface ------------------------------------------------------
 
@@ -86,7 +104,9 @@ class LaneQueue(RequestQueue):
         """Remove and return the next visible request."""
         park = self._lanes.head() == self._parks
         self._parks = None
-        return self._requests.pop(str(self._lanes.pop(park=park)))
+        request = self._requests.pop(str(self._lanes.pop(park=park)))
+        self._refresh()
+        return request
 
     def prepend_request(self, request: Request) -> None:
         """Put a preempted request before all others."""

@@ -35,6 +35,7 @@ from server_ext.engine.queue import LaneQueue
 from server_ext.engine.scheduler_name import REFUSAL_FILE
 from server_ext.hints import IGNORED, Hints, read_hints
 from server_ext.metrics import Round, RoundLog
+from server_ext.order import GroupOrder
 from server_ext.readiness import CommitFence, Readiness, classify
 
 __all__ = ["RadixFlowScheduler"]
@@ -103,12 +104,18 @@ class RadixFlowScheduler(AsyncScheduler):
                 f"policy {policy.name} holds branches in order of arrival, which "
                 "--scheduling-policy priority overrules: use fcfs or radixflow+"
             )
+        if by_priority and policy.order != "fcfs":
+            raise ConfigurationError(
+                f"policy {policy.name} orders groups by work, which priority "
+                "scheduling overrules: use --scheduling-policy fcfs"
+            )
         self.policy_preset = policy
+        self._order = GroupOrder(policy.overtake) if policy.order == "group" else None
         self._gate = self._gate.under(policy)
         if policy.native or by_priority:
             self.waiting = create_request_queue(self.policy)
         else:
-            self.waiting = LaneQueue(self._lane, self._holds)
+            self.waiting = LaneQueue(self._lane, self._holds, self._order)
         self._fenced = policy.fence == "on" or (
             policy.fence == "auto" and compat.needs_fence(self.vllm_config)
         )
@@ -124,6 +131,8 @@ class RadixFlowScheduler(AsyncScheduler):
             self.log.counters.hints += 1
         elif hints is IGNORED:
             self.log.counters.hints_ignored += 1
+        if self._order is not None:
+            self._order.arrived(self._lane(request), self._work(request))
         super().add_request(request)
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
@@ -173,6 +182,8 @@ class RadixFlowScheduler(AsyncScheduler):
         kv_params, encoder_params = super()._free_request(request, delay_free_blocks)
         self._gate.drop(request.request_id)
         self._leaves.discard(request.request_id)
+        if self._order is not None:
+            self._order.gone(self._lane(request))
         trace = self.log.finished(request.request_id)
         hinted = self._hints.pop(request.request_id, None) is not None
         if hinted and kv_params is None and self.connector is None:
@@ -216,16 +227,31 @@ class RadixFlowScheduler(AsyncScheduler):
 
     def _spend(self, request: Request, tokens: int) -> None:
         self._budget_left -= tokens
+        if self._order is not None and isinstance(self.waiting, LaneQueue):
+            lane = self._lane(request)
+            self._order.served(lane, tokens)
+            self.waiting.refresh(lane)
 
     # -- who may enter ---------------------------------------------------------
+
+    def _work(self, request: Request) -> int:
+        """Tokens that a new request will have to compute, as far as its hints tell."""
+        hints = self._hints.get(request.request_id)
+        shared = 0
+        if hints is not None and hints.role == "consumer" and self.policy_preset.hints:
+            shared = min(hints.shared_tokens, request.num_tokens)
+        return request.num_tokens - shared
 
     def _lane(self, request: Request) -> Hashable:
         """Branches that resume at the same state share a lane.
 
         The key is the hash of the shared tokens themselves (with the cache salt in
-        it), not the group id that a sender chose.
+        it), not the group id that a sender chose.  Only where groups are what is
+        ordered, the group's own id is, within its salt.
         """
         hints = self._hints.get(request.request_id)
+        if self._order is not None and hints is not None:
+            return request.cache_salt, hints.group
         units = 0 if hints is None else hints.shared_tokens // self.hash_block_size
         if not self._recurrent or not 0 < units <= len(request.block_hashes):
             return request.request_id

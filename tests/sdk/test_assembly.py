@@ -34,6 +34,7 @@ END = GroupCompleted(
 def result(index: int, logprob: float = -1.0) -> BranchResult:
     return BranchResult(
         index=index,
+        request_id=f"r-{index}",
         tokens=(TokenScore(token_id=5, logprob=logprob),),
         labels=None,
         usage=Usage(prompt_tokens=3, cached_tokens=2, computed_tokens=1),

@@ -115,10 +115,10 @@ def test_without_the_cli_extra_there_is_one_sentence() -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_help_names_both_commands() -> None:
+def test_help_names_all_commands() -> None:
     done = RUN.invoke(cli.app, ["--help"])
-    assert "score" in done.output
-    assert "serve" in done.output
+    for name in ("score", "serve", "doctor"):
+        assert f" {name} " in done.output
 
 
 def test_the_quickstart_runs(

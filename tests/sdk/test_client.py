@@ -226,7 +226,7 @@ def test_bad_settings_are_refused_without_secrets(
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1, 0, True, "1"])
-@pytest.mark.parametrize("name", ["connect", "idle", "total"])
+@pytest.mark.parametrize("name", ["connect", "read", "write", "pool", "total"])
 def test_bad_timeouts(name: str, value: Any) -> None:
     with pytest.raises(InvalidInputError, match=f"timeout.{name}"):
         Timeouts(**{name: value})

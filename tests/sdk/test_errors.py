@@ -1,12 +1,15 @@
 """The wall: nothing of httpx gets out, and every status has its error."""
 
 import inspect
+import math
 import pickle
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import radixflow_sdk
 from radixflow_sdk import (
@@ -146,6 +149,7 @@ def test_an_echoed_key_is_not_repeated(status: int) -> None:
 
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LATE = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
@@ -162,10 +166,36 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
         ("soon", None),
         ("", None),
         ("²", None),
+        ("9" * 400, math.inf),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", (LATE - NOW).total_seconds()),
+        ("Thu, 01 Jan 99999999999 00:00:00 GMT", None),
     ],
 )
 def test_retry_after(value: str | None, expected: float | None) -> None:
-    assert retry_after(value, now=NOW) == expected
+    headers = {} if value is None else {"retry-after": value}
+    assert retry_after(headers, now=NOW) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("1500", 1.5), ("0.5", 0.0005), ("-1", 3.0), ("soon", 3.0), ("nan", 3.0)],
+)
+def test_retry_after_in_milliseconds_goes_first(value: str, expected: float) -> None:
+    headers = {"retry-after-ms": value, "retry-after": "3"}
+    assert retry_after(headers, now=NOW) == expected
+
+
+@given(st.text())
+def test_retry_after_takes_anything(value: str) -> None:
+    for name in ("retry-after", "retry-after-ms"):
+        wait = retry_after({name: value}, now=NOW)
+        assert wait is None or wait >= 0
+
+
+def test_the_request_id_of_the_answer_is_kept() -> None:
+    headers = {"x-request-id": "req-7"}
+    error = status_error(500, headers, b"", url=URL, api_key=None)
+    assert error.request_id == "req-7"
 
 
 ERRORS = [

@@ -16,6 +16,7 @@ from radixflow_sdk import (
     StreamBrokenError,
     Timeouts,
 )
+from radixflow_sdk.testing import FakeServer
 from tests.sdk.live import HEAD, LiveServer, Script, chunk, live, whole
 from tests.sdk.wire import GOOD, body, completed, started
 
@@ -121,10 +122,10 @@ async def test_the_total_timeout_ends_the_group(begun: bytes) -> None:
             await server.gone.receive()
 
 
-async def test_the_idle_timeout_ends_a_silent_answer() -> None:
+async def test_the_read_timeout_ends_a_silent_answer() -> None:
     async with (
         live([HEAD]) as server,
-        connect(server, timeout=Timeouts(idle=0.05)) as client,
+        connect(server, timeout=Timeouts(read=0.05)) as client,
     ):
         with pytest.raises(APITimeoutError, match="ReadTimeout"):
             await ask(client)
@@ -163,3 +164,36 @@ async def test_nobody_listens() -> None:
     async with RadixFlowClient(url, model="m", retry=ONCE) as client:
         with pytest.raises(APIConnectionError, match="check that the server runs"):
             await ask(client)
+
+
+async def test_cancelled_calls_leave_the_pool_healthy() -> None:
+    server = FakeServer(delay=0.02)
+    async with (
+        server.listen() as url,
+        RadixFlowClient(url, model="fake", retry=ONCE, max_connections=2) as client,
+    ):
+        for _ in range(50):
+            with anyio.move_on_after(0.05):
+                async with anyio.create_task_group() as tasks:
+                    for _ in range(20):
+                        tasks.start_soon(ask, client)
+            with anyio.fail_after(10):
+                assert len((await ask(client)).candidates) == 2
+        while server.running:
+            await anyio.lowlevel.checkpoint()
+    assert server.aborted > 0
+
+
+async def test_the_pool_timeout_ends_the_wait_for_a_turn() -> None:
+    waits = Timeouts(pool=0.05)
+    async with (
+        live([HEAD]) as server,
+        connect(server, timeout=waits) as client,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(ask, client)
+        await server.arrived.wait()
+        with pytest.raises(APITimeoutError, match="max_connections") as caught:
+            await ask(client)
+        tasks.cancel_scope.cancel()
+    assert caught.value.group_id == "g"

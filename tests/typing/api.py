@@ -4,8 +4,10 @@ from collections.abc import AsyncGenerator, Generator
 from typing import assert_type
 
 from radixflow_sdk import (
+    BranchedRequest,
     Candidate,
     GroupUsage,
+    Outcome,
     RadixFlow,
     RadixFlowClient,
     RetryPolicy,
@@ -17,6 +19,10 @@ from radixflow_sdk import (
     Transport,
 )
 from radixflow_sdk.testing import FakeTransport
+
+
+async def stream_of(request: BranchedRequest) -> AsyncGenerator[BranchedRequest, None]:
+    yield request
 
 
 async def asynchronous() -> None:
@@ -35,6 +41,16 @@ async def asynchronous() -> None:
         assert_type(stream, AsyncGenerator[ScoredCandidate, None])
         chat = [{"role": "user", "content": "d"}]
         await client.score_candidates(chat, ["a"], template=Template(before_option=""))
+        request = BranchedRequest(document="d", options=["a"], partial="return")
+        assert_type(await client.run(request), ScoreResult)
+        async with client.score_many([request], ordered=True) as outcomes:
+            async for outcome in outcomes:
+                assert_type(outcome, Outcome)
+                assert_type(outcome.unwrap(), ScoreResult)
+        assert_type(await client.score_all(stream_of(request)), tuple[Outcome, ...])
+        assert_type(client.with_options(model="m"), RadixFlowClient)
+        client.with_options(models="m")  # type: ignore[call-arg]
+        client.score_many([request], errors="keep")  # type: ignore[arg-type]
         await client.score_candidates("d", ["a"], scoring="rank")  # type: ignore[arg-type]
         await client.score_candidates("d", [1.5])  # type: ignore[list-item]
         await client.score_candidates("d", ["a"], "q")  # type: ignore[call-arg]
@@ -46,6 +62,9 @@ def blocking() -> None:
         assert_type(client.score_candidates("d", ["a"], normalize="char"), ScoreResult)
         stream = client.stream_candidates("d", ["a"])
         assert_type(stream, Generator[ScoredCandidate, None, None])
+        many = client.score_many([BranchedRequest(document="d", options=["a"])])
+        assert_type(many, Generator[Outcome, None, None])
+        assert_type(client.with_options(timeout=1.0), RadixFlow)
         client.score_candidates("d", ["a"], normalise="char")  # type: ignore[call-arg]
     RadixFlow(url="http://host")  # type: ignore[call-arg]
 

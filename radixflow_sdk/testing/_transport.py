@@ -1,20 +1,11 @@
-"""`FakeTransport`: a server without a server, for the tests of apps that use the SDK.
-
-    transport = FakeTransport({"Oslo": -0.1, "Rome": -4.0})
-    async with RadixFlowClient(transport=transport) as client:
-        result = await client.score_candidates("Anna lives in Oslo.", ["Oslo", "Rome"])
-
-Planning, retries, folding and ranking are the real ones. This room must not import a
-test framework.
-"""
+"""`FakeTransport`: answers inside the client, without a byte sent."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import AsyncGenerator, Mapping, Sequence
 
-from radixflow_sdk._prompt import LABEL, LIKELIHOOD
 from radixflow_sdk.exceptions import BranchError, RadixFlowError
+from radixflow_sdk.testing._scores import Scores, share
 from radixflow_sdk.types import (
     Branch,
     BranchEvent,
@@ -24,8 +15,6 @@ from radixflow_sdk.types import (
     GroupCompleted,
     GroupStarted,
     GroupUsage,
-    Label,
-    LabelScore,
     TokenScore,
     Usage,
 )
@@ -35,6 +24,14 @@ _USAGE = Usage(prompt_tokens=10, cached_tokens=8, computed_tokens=2)
 
 class FakeTransport:
     """Answers from a table, and fails on demand.
+
+    ::
+
+        transport = FakeTransport({"Oslo": -0.1, "Rome": -4.0})
+        async with RadixFlowClient(transport=transport) as client:
+            result = await client.score_candidates(
+                "Anna lives in Oslo.", ["Oslo", "Rome"]
+            )
 
     Args:
         scores: For each option, the log-probability of its one token (with label
@@ -60,8 +57,7 @@ class FakeTransport:
     ) -> None:
         self.requests: list[BranchRequest] = []
         self.closed = False
-        self._scores = dict(scores or {})
-        self._default = default
+        self._scores = Scores(scores, default=default)
         self._errors = list(errors)
         self._model = model
 
@@ -103,7 +99,7 @@ class FakeTransport:
         self.closed = True
 
     def _answer(self, branch: Branch, request: BranchRequest) -> BranchEvent:
-        score = self._score(branch.content)
+        score = self._scores.of(branch.content)
         if isinstance(score, BranchError):
             return BranchFailed(
                 index=branch.index,
@@ -114,26 +110,8 @@ class FakeTransport:
             )
         return BranchResult(
             index=branch.index,
+            request_id=f"{request.request_id}-{branch.index}",
             tokens=(TokenScore(token_id=0, logprob=score),),
-            labels=None if request.labels is None else _share(score, request.labels),
+            labels=None if request.labels is None else share(score, request.labels),
             usage=_USAGE,
         )
-
-    def _score(self, content: str | tuple[int, ...]) -> float | BranchError:
-        if not isinstance(content, str):
-            return self._scores.get(content, self._default)
-        inner = content.removeprefix(LABEL.before_option).removesuffix(
-            LABEL.after_option
-        )
-        keys = (content, inner, content.removeprefix(LIKELIHOOD.before_option))
-        found = next((key for key in keys if key in self._scores), None)
-        return self._default if found is None else self._scores[found]
-
-
-def _share(first: float, labels: tuple[Label, ...]) -> tuple[LabelScore, ...]:
-    """The first label has its log-probability; the others share what is left evenly."""
-    rest = math.log(max(-math.expm1(first), 1e-30) / max(len(labels) - 1, 1))
-    return tuple(
-        LabelScore(label=label, token_id=index, logprob=rest if index else first)
-        for index, label in enumerate(labels)
-    )

@@ -1,0 +1,325 @@
+"""What the client itself costs, against a fake server in a process of its own.
+
+    python -m benchmarks.client
+
+Over a real loopback socket, with 256 file descriptors: many small groups, a few large
+ones, the same branches one completion each with AsyncOpenAI, and the time that the
+client adds to the server's. CPU time is the client process's own (user and system), so
+that a busy machine does not decide it; only the added time is by the clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import shlex
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+from openai import AsyncOpenAI
+
+from benchmarks._harness import ROOT, Claim, write_results
+from radixflow_sdk import BranchedRequest, RadixFlowClient
+from radixflow_sdk.testing import FakeServer
+from radixflow_sdk.testing._socket import listen
+
+FILES = 256
+CONCURRENCY = 64
+DOCUMENT = "Anna lives in Oslo. " * 50
+SERVER_SECONDS = 1.0
+
+
+class TimedServer:
+    """`FakeServer`, ``/v1/completions`` beside it, and its own times."""
+
+    def __init__(self, delay: float) -> None:
+        self._inner = FakeServer(delay=delay)
+        self._seconds: dict[str, float] = {}
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] == "/times":
+            await self._json(send, self._seconds)
+            self._seconds = {}
+        elif scope["path"] == "/v1/completions":
+            await receive()
+            await self._json(send, COMPLETION)
+        else:
+            began = time.perf_counter()
+            await self._inner(scope, receive, send)
+            if name := dict(scope["headers"]).get(b"x-request-id"):
+                self._seconds[name.decode()] = time.perf_counter() - began
+                if len(self._seconds) > 10_000:
+                    self._seconds.clear()
+
+    async def _json(self, send: Any, value: Any) -> None:
+        headers = [(b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        body = json.dumps(value).encode()
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+COMPLETION = {
+    "id": "cmpl-1",
+    "object": "text_completion",
+    "created": 1,
+    "model": "fake",
+    "choices": [
+        {
+            "index": 0,
+            "text": " yes",
+            "finish_reason": "length",
+            "logprobs": {
+                "tokens": [" yes"],
+                "token_logprobs": [-0.5],
+                "top_logprobs": [{" yes": -0.5}],
+                "text_offset": [0],
+            },
+        }
+    ],
+    "usage": {"prompt_tokens": 200, "completion_tokens": 1, "total_tokens": 201},
+}
+
+
+async def serve(port: int, delay: float) -> None:
+    async with listen(TimedServer(delay), port=port):
+        await asyncio.Event().wait()
+
+
+@contextlib.contextmanager
+def server(delay: float = 0.0) -> Iterator[str]:
+    """The fake server in a process of its own."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "benchmarks.client", "--serve", str(port)]
+    process = subprocess.Popen([*command, "--delay", str(delay)], cwd=ROOT)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        while True:
+            with contextlib.suppress(httpx.TransportError):
+                httpx.get(f"{url}/v1/models")
+                break
+            time.sleep(0.1)
+        yield url
+    finally:
+        process.terminate()
+        process.wait()
+
+
+class Meter:
+    """CPU, clock, memory and files of this process, since it was made."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), os.times()
+        self.files: list[int] = []
+        self.memory: list[float] = []
+
+    def look(self) -> None:
+        """Note files and memory as they are now."""
+        self.files.append(len(os.listdir("/proc/self/fd")))
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        self.memory.append(round(pages * resource.getpagesize() / 2**20, 1))
+
+    def result(self, name: str, branches: int, **more: Any) -> dict[str, Any]:
+        """What was used."""
+        now = os.times()
+        user, system = now.user - self._cpu.user, now.system - self._cpu.system
+        return {
+            "run": name,
+            "branches": branches,
+            "cpu_user_s": round(user, 3),
+            "cpu_system_s": round(system, 3),
+            "cpu_ms_per_branch": round(1000 * (user + system) / branches, 4),
+            "wall_s": round(time.perf_counter() - self._wall, 2),
+            "load_average": round(os.getloadavg()[0], 1),
+            **more,
+            "files": self.files,
+            "memory_mib": self.memory,
+        }
+
+
+def requests(groups: int, branches: int) -> Iterator[BranchedRequest]:
+    options = [f"option {number}" for number in range(branches)]
+    for number in range(groups):
+        yield BranchedRequest(document=f"{number}. {DOCUMENT}", options=options)
+
+
+@contextlib.asynccontextmanager
+async def client(url: str) -> AsyncIterator[RadixFlowClient]:
+    async with RadixFlowClient(
+        url, model="fake", max_connections=CONCURRENCY
+    ) as connected:
+        await connected.score_candidates("warm", ["up"])
+        yield connected
+
+
+async def bare(url: str, groups: int) -> dict[str, Any]:
+    """The floor: the same requests by httpx alone, answers thrown away."""
+    body = {"document": {"text": DOCUMENT}, "branches": [{"text": "a"}] * 4}
+    async with httpx.AsyncClient() as connected:
+        meter = Meter()
+        for _ in range(groups):
+            where = f"{url}/v1/branches"
+            async with connected.stream("POST", where, json=body) as answer:
+                async for _ in answer.aiter_bytes():
+                    pass
+    return meter.result("httpx alone, a group of 4 a request", groups * 4)
+
+
+async def many(url: str, groups: int, branches: int) -> dict[str, Any]:
+    """All groups through `score_many`; none may fail."""
+    errors: dict[str, int] = {}
+    async with client(url) as connected:
+        meter = Meter()
+        async with connected.score_many(requests(groups, branches)) as outcomes:
+            done = 0
+            async for outcome in outcomes:
+                done += 1
+                if outcome.error is not None:
+                    name = type(outcome.error).__name__
+                    errors[name] = errors.get(name, 0) + 1
+                if done % max(groups // 10, 1) == 0:
+                    meter.look()
+    return meter.result(f"{groups} x {branches}", groups * branches, errors=errors)
+
+
+async def openai(url: str, branches: int) -> dict[str, Any]:
+    """One completion for each branch, as many at a time as we have groups."""
+    left = iter(range(branches))
+    async with AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as connected:
+
+        async def work() -> None:
+            for number in left:
+                prompt = f"{number // 4}. {DOCUMENT} option {number % 4}"
+                await connected.completions.create(
+                    model="fake", prompt=prompt, max_tokens=1, logprobs=1
+                )
+
+        await connected.completions.create(model="fake", prompt="warm up")
+        meter = Meter()
+        await asyncio.gather(*(work() for _ in range(CONCURRENCY)))
+        meter.look()
+    return meter.result("AsyncOpenAI, one completion a branch", branches)
+
+
+async def paced(groups: int) -> AsyncIterator[BranchedRequest]:
+    """As many groups a second as keep `CONCURRENCY` of them under way."""
+    began = time.perf_counter()
+    for number, request in enumerate(requests(groups, 4)):
+        due = began + number * SERVER_SECONDS / CONCURRENCY
+        await asyncio.sleep(due - time.perf_counter())
+        yield request
+
+
+async def added(url: str, groups: int) -> dict[str, Any]:
+    """By the clock: a call's time less the server's own, at full concurrency."""
+    async with client(url) as connected:
+        outcomes = await connected.score_all(requests(CONCURRENCY, 4))  # connections
+        meter = Meter()
+        outcomes = await connected.score_all(paced(groups))
+        result = meter.result("added to the server's time", groups * 4)
+        async with httpx.AsyncClient() as http:
+            times = (await http.get(f"{url}/times")).json()
+    results = [outcome.unwrap() for outcome in outcomes]
+    extra = sorted(1000 * (r.elapsed - times[r.request_id]) for r in results)
+    return {
+        **result,
+        "server_s": round(statistics.median(times.values()), 3),
+        "added_ms_median": round(statistics.median(extra), 2),
+        "added_ms_p99": round(extra[int(0.99 * (len(extra) - 1))], 2),
+    }
+
+
+def claims(raw: list[dict[str, Any]]) -> list[Claim]:
+    small, large, other, small_beside, _, extra = raw
+    found = []
+    for run in (small, large):
+        name, memory = run["run"], run["memory_mib"]
+        found += [
+            Claim(f"{name}: failed groups", sum(run["errors"].values()), "", 0, "<="),
+            Claim(
+                f"{name}: client CPU",
+                run["cpu_ms_per_branch"],
+                "ms a branch",
+                0.15,
+                "<=",
+            ),
+            Claim(f"{name}: most open files", max(run["files"]), "", FILES, "<"),
+            Claim(
+                f"{name}: more files open at the end than after a tenth",
+                run["files"][-1] - run["files"][0],
+                "",
+                0,
+                "<=",
+            ),
+            Claim(
+                f"{name}: memory grown from two tenths to the end",
+                round(memory[-1] - memory[1], 1),
+                "MiB",
+                8.0,
+                "<=",
+            ),
+        ]
+    for run in (small_beside, large):
+        ratio = other["cpu_ms_per_branch"] / run["cpu_ms_per_branch"]
+        name = f"{run['run']}: AsyncOpenAI's CPU a branch over ours"
+        found.append(Claim(name, round(ratio, 1), "x", 5.0, ">="))
+    name = f"p99 added to the server's time, {CONCURRENCY} groups at a time"
+    found.append(Claim(name, extra["added_ms_p99"], "ms", 5.0, "<="))
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--groups", type=int, default=10_000, help="groups of 4")
+    parser.add_argument("--large", type=int, default=100, help="groups of 1,000")
+    parser.add_argument("--openai", type=int, default=4_000, help="completions")
+    parser.add_argument("--added", type=int, default=640, help="groups by the clock")
+    parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--delay", type=float, default=0.0, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.serve is not None:
+        asyncio.run(serve(given.serve, given.delay))
+        return 0
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, FILES))
+    with server() as url:
+        raw = [
+            asyncio.run(many(url, given.groups, 4)),
+            asyncio.run(many(url, given.large, 1000)),
+            asyncio.run(openai(url, given.openai)),
+            # Beside the former, under the same load, for a fair ratio.
+            asyncio.run(many(url, given.openai // 4, 4)),
+            asyncio.run(bare(url, given.openai // 4)),
+        ]
+    with server(SERVER_SECONDS / 4) as url:
+        raw.append(asyncio.run(added(url, given.added)))
+    found = claims(raw)
+    path = write_results(
+        "client",
+        command=shlex.join(["python", "-m", "benchmarks.client", *sys.argv[1:]]),
+        raw=raw,
+        claims=found,
+        note="CPU is user and system time of the client process. The run 'httpx alone' "
+        "is the floor below which no client on httpx can be.",
+    )
+    for claim in found:
+        sign = "ok " if claim.met else "NOT"
+        target = f"({claim.op} {claim.target:g})"
+        print(f"{sign} {claim.name}: {claim.value:g} {claim.unit} {target}")
+    print(f"written: {path.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

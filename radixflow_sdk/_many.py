@@ -1,0 +1,168 @@
+"""Many groups: a few under way, a few waiting to be taken, the rest not yet read.
+
+Workers take requests one by one and leave outcomes in a window; each outcome that is
+taken makes room for one more request. So a slow reader slows the work down, and memory
+does not depend on how many requests there are. This room must not know what a group is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Awaitable,
+    Callable,
+    Iterable,
+    Sized,
+)
+from contextlib import aclosing
+from types import TracebackType
+from typing import Self
+
+import anyio
+
+from radixflow_sdk._dispatch import Beside
+from radixflow_sdk.exceptions import (
+    ClientClosedError,
+    RadixFlowError,
+    WrongLoopError,
+)
+from radixflow_sdk.types import BranchedRequest, Outcome, Progress, ScoreResult
+
+# Groups read and not yet taken, for each worker: enough to keep all of them at work
+# while a reader is busy, or while one slow group holds up ordered outcomes.
+_AHEAD = 4
+
+
+class Outcomes:
+    """The outcomes of many groups, inside ``async with`` and by ``async for``.
+
+    Args:
+        run: Runs one group.
+        requests: What to run; read from the event loop, one at a time.
+        concurrency: Groups under way at a time.
+        ordered: Whether outcomes come in the order of the requests.
+        raise_errors: Whether a failed group's error is raised when its turn comes.
+        progress: Told after each outcome.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[BranchedRequest], Awaitable[ScoreResult]],
+        requests: Iterable[BranchedRequest] | AsyncIterable[BranchedRequest],
+        *,
+        concurrency: int,
+        ordered: bool,
+        raise_errors: bool,
+        progress: Callable[[Progress], None] | None,
+    ) -> None:
+        self._run = run
+        self._requests = _read(requests)
+        self._total = len(requests) if isinstance(requests, Sized) else None
+        self._concurrency = concurrency
+        self._ordered = ordered
+        self._raise_errors = raise_errors
+        self._progress = progress
+        self._beside = Beside()
+        self._reading = anyio.Lock()
+        self._room = anyio.Semaphore(concurrency * _AHEAD)
+        self._done: dict[int, Outcome] = {}
+        self._changed = anyio.Event()
+        self._fatal: Exception | None = None
+        self._known = self._taken = self._failed = 0
+        self._working = 0
+        self._began = 0.0
+
+    async def __aenter__(self) -> Self:
+        self._began = anyio.current_time()
+        tasks = await self._beside.__aenter__()
+        self._working = self._concurrency
+        for _ in range(self._concurrency):
+            tasks.start_soon(self._work)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        try:
+            return await self._beside.__aexit__(kind, error, traceback)
+        finally:
+            await self._requests.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Outcome:
+        while (outcome := self._next()) is None:
+            if self._working == 0:
+                raise self._fatal or StopAsyncIteration
+            self._changed = anyio.Event()
+            await self._changed.wait()
+        self._room.release()
+        self._taken += 1
+        self._failed += outcome.error is not None
+        if self._progress is not None:
+            self._progress(
+                Progress(
+                    done=self._taken,
+                    failed=self._failed,
+                    total=self._total,
+                    elapsed=anyio.current_time() - self._began,
+                )
+            )
+        if outcome.error is not None and self._raise_errors:
+            raise outcome.error
+        return outcome
+
+    def _next(self) -> Outcome | None:
+        if not self._done:
+            return None
+        first = self._taken if self._ordered else next(iter(self._done))
+        return self._done.pop(first, None)
+
+    async def _work(self) -> None:
+        try:
+            while True:
+                await self._room.acquire()
+                if self._fatal is not None:
+                    break
+                async with self._reading:
+                    request = await anext(self._requests)
+                    index, self._known = self._known, self._known + 1
+                self._done[index] = await self._outcome(index, request)
+                self._changed.set()
+        except StopAsyncIteration:
+            pass  # no more requests
+        except Exception as error:  # noqa: BLE001 - the requests' own, or closed
+            self._fatal = self._fatal or error
+        finally:
+            self._working -= 1
+            self._changed.set()
+            self._room.release()  # the others are to see it, too
+
+    async def _outcome(self, index: int, request: BranchedRequest) -> Outcome:
+        try:
+            result = await self._run(request)
+        except (ClientClosedError, WrongLoopError):
+            raise
+        except RadixFlowError as error:
+            return Outcome(index=index, request=request, error=error)
+        return Outcome(index=index, request=request, result=result)
+
+
+async def _read(
+    requests: Iterable[BranchedRequest] | AsyncIterable[BranchedRequest],
+) -> AsyncGenerator[BranchedRequest, None]:
+    if isinstance(requests, AsyncGenerator):
+        async with aclosing(requests):
+            async for request in requests:
+                yield request
+    elif isinstance(requests, AsyncIterable):
+        async for request in requests:
+            yield request
+    else:
+        for request in requests:
+            yield request

@@ -1,0 +1,136 @@
+"""Many servers, one document to each: rendezvous hashing, with fail-over.
+
+Every request about one document goes to the same server, whose prefix cache knows it;
+when a server goes, only its own documents move, and they come back with it. This room
+must not know HTTP, and must not retry what a server has begun to answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+
+import anyio
+
+from radixflow_sdk._transport._base import Transport
+from radixflow_sdk.exceptions import (
+    APIConnectionError,
+    APIError,
+    APIStatusError,
+    APITimeoutError,
+    StreamBrokenError,
+)
+from radixflow_sdk.types import BranchEvent, BranchRequest
+
+logger = logging.getLogger("radixflow")
+
+_FIRST_REST = 1.0
+_LONGEST_REST = 30.0
+
+
+class Replicas:
+    """Sends each request to the server that its session belongs to.
+
+    A server that cannot be reached rests, first a second, then twice as long each time,
+    and is asked for its models before it gets work again. While it rests, the next
+    server in the session's order takes its place; when all rest, all are tried.
+
+    Args:
+        servers: A transport for each URL.
+        clock: Seconds, of any origin.
+    """
+
+    def __init__(
+        self,
+        servers: Mapping[str, Transport],
+        *,
+        clock: Callable[[], float] = anyio.current_time,
+    ) -> None:
+        self._servers = servers
+        self._clock = clock
+        self._rests: dict[str, tuple[float, float]] = {}  # until when, how long
+
+    async def models(self) -> tuple[str, ...]:
+        """Names of the models that the first server which can be reached has.
+
+        Raises:
+            APIError: No server could be asked.
+        """
+        *others, last = self._order("")
+        for url in others:
+            try:
+                return await self._servers[url].models()
+            except APIError as error:
+                if not self._put_to_rest(url, error):
+                    raise
+        return await self._servers[last].models()
+
+    async def stream(self, request: BranchRequest) -> AsyncGenerator[BranchEvent, None]:
+        """Send one request to its server, or to the next one that can be reached.
+
+        Raises:
+            APIError: No server could be reached, or the one that was failed.
+        """
+        left = self._order(request.session_id)
+        while left:
+            url = left.pop(0)
+            try:
+                await self._check(url)
+                async with aclosing(self._servers[url].stream(request)) as events:
+                    async for event in events:
+                        yield event
+                self._rests.pop(url, None)
+                return
+            except APIError as error:
+                gone = self._put_to_rest(url, error)
+                # Lost before the answer began: nothing was yielded, nothing is lost.
+                if not (gone and left and isinstance(error, APIConnectionError)):
+                    raise
+
+    async def aclose(self) -> None:
+        """Close every server's transport."""
+        for server in self._servers.values():
+            await server.aclose()
+
+    def _order(self, session: str) -> list[str]:
+        """The session's servers, its own first, those that rest last."""
+
+        def weight(url: str) -> bytes:
+            return hashlib.blake2b(f"{session}\0{url}".encode()).digest()
+
+        now = self._clock()
+        ranked = sorted(self._servers, key=weight)
+        return sorted(ranked, key=lambda url: self._until(url) > now)
+
+    def _until(self, url: str) -> float:
+        return self._rests.get(url, (0.0, 0.0))[0]
+
+    async def _check(self, url: str) -> None:
+        """Ask a server whose rest is over for a sign of life."""
+        if url in self._rests and self._until(url) <= self._clock():
+            self._lengthen(url)  # meanwhile nobody else asks
+            await self._servers[url].models()
+            del self._rests[url]
+
+    def _put_to_rest(self, url: str, error: APIError) -> bool:
+        if not _is_gone(error):
+            return False
+        if self._until(url) <= self._clock():
+            self._lengthen(url)
+            logger.info("%s is left alone after %s", url, type(error).__name__)
+        return True
+
+    def _lengthen(self, url: str) -> None:
+        _, last = self._rests.get(url, (0.0, _FIRST_REST / 2))
+        self._rests[url] = (
+            self._clock() + min(last * 2, _LONGEST_REST),
+            min(last * 2, _LONGEST_REST),
+        )
+
+
+def _is_gone(error: APIError) -> bool:
+    if isinstance(error, APIStatusError):
+        return error.status in (502, 504) or error.code == "engine_dead"
+    return isinstance(error, APIConnectionError | APITimeoutError | StreamBrokenError)

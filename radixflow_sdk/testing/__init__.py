@@ -1,0 +1,12 @@
+"""A server without a server, for the tests of apps that use the SDK.
+
+`FakeTransport` answers inside the client: nothing is sent. `FakeServer` speaks the
+wire, as an ASGI app or on a real socket, and fails on demand (`Fault`). Planning,
+retries, folding and ranking are the real ones in both. This room must not import a
+test framework or a web framework.
+"""
+
+from radixflow_sdk.testing._server import FakeRequest, FakeServer, Fault
+from radixflow_sdk.testing._transport import FakeTransport
+
+__all__ = ["FakeRequest", "FakeServer", "FakeTransport", "Fault"]

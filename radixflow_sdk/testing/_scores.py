@@ -1,0 +1,59 @@
+"""What an option scores: looked up in a table, or made up, always alike."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+
+from radixflow_sdk._prompt import LABEL, LIKELIHOOD
+from radixflow_sdk.exceptions import BranchError
+from radixflow_sdk.types import Label, LabelScore
+
+
+class Scores:
+    """A table from options to log-probabilities.
+
+    Args:
+        table: For each option, the log-probability of its one token, or the error that
+            its branch fails with.
+        default: For options that are not in the table; None makes a number up from
+            ``context`` and option, between -10 and 0, the same in every run.
+    """
+
+    def __init__(
+        self,
+        table: Mapping[str | tuple[int, ...], float | BranchError] | None,
+        *,
+        default: float | None,
+    ) -> None:
+        self._table = dict(table or {})
+        self._default = default
+
+    def of(
+        self, content: str | tuple[int, ...], *, context: str = ""
+    ) -> float | BranchError:
+        """The score of a branch, found by its text with or without the template."""
+        for key in _keys(content):
+            if key in self._table:
+                return self._table[key]
+        if self._default is not None:
+            return self._default
+        digest = hashlib.blake2b(f"{context}\0{content}".encode(), digest_size=4)
+        return -10.0 * (int.from_bytes(digest.digest()) + 1) / 2**32
+
+
+def _keys(content: str | tuple[int, ...]) -> tuple[str | tuple[int, ...], ...]:
+    if not isinstance(content, str):
+        return (content,)
+    inner = content.removeprefix(LABEL.before_option).removesuffix(LABEL.after_option)
+    return content, inner, content.removeprefix(LIKELIHOOD.before_option)
+
+
+def share(first: float, labels: Sequence[Label]) -> tuple[LabelScore, ...]:
+    """The first label has its log-probability; the others share what is left evenly."""
+    rest = math.log(max(-math.expm1(first), 1e-30) / max(len(labels) - 1, 1))
+    return tuple(
+        LabelScore(label=label, token_id=index, logprob=rest if index else first)
+        for index, label in enumerate(labels)
+    )

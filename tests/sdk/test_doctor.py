@@ -1,0 +1,105 @@
+"""`radixflow doctor`, run against servers that are well and servers that are not."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from radixflow_sdk import cli
+from radixflow_sdk._doctor import look_at_results, look_at_stats
+from radixflow_sdk.sync import RadixFlow
+from radixflow_sdk.testing import FakeServer, Fault
+from radixflow_sdk.types import ScoreResult
+
+RUN = CliRunner()
+STATS = FakeServer()._stats()
+SETTINGS = STATS["settings"]
+
+
+def doctor(server: FakeServer, *rest: str) -> Any:
+    with server.listen_in_thread() as url:
+        return RUN.invoke(cli.app, ["doctor", url, *rest])
+
+
+def test_a_healthy_server() -> None:
+    done = doctor(FakeServer())
+    assert done.exit_code == 0, done.output
+    for words in ("serves fake", "RadixFlowScheduler", "multiples of 16", "99%"):
+        assert words in done.output
+    assert "->" not in done.output
+
+
+def test_nobody_there() -> None:
+    done = RUN.invoke(cli.app, ["doctor", "http://127.0.0.1:9"])
+    assert done.exit_code == 1
+    assert "check that the server runs" in done.output
+    assert RUN.invoke(cli.app, ["doctor", "nowhere"]).exit_code == 2
+
+
+def test_a_stock_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def stock(self: FakeServer, scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] != "/v1/models":
+            scope = {**scope, "path": "/not/there"}
+        await real(self, scope, receive, send)
+
+    real = FakeServer.__call__
+    monkeypatch.setattr(FakeServer, "__call__", stock)
+    done = doctor(FakeServer())
+    assert done.exit_code == 1
+    assert "`radixflow serve MODEL`" in done.output
+
+
+def test_no_reuse_is_said_loudly() -> None:
+    done = doctor(FakeServer(settings={"prefix_caching": False}))
+    assert done.exit_code == 1
+    assert "bad  0% of the repeated document" in done.output
+    assert "--enable-prefix-caching" in done.output
+
+
+def test_a_document_that_is_too_short(tmp_path: Path) -> None:
+    path = tmp_path / "document.txt"
+    path.write_text("Three short words.")
+    done = doctor(FakeServer(), "--document", str(path))
+    assert done.exit_code == 1
+    assert "the document has 3 tokens" in done.output
+    assert "--prefix-match-unit < 3" in done.output
+    missing = doctor(FakeServer(), "--document", str(tmp_path / "none"))
+    assert missing.exit_code == 2
+
+
+def test_another_scheduler_and_cache_mode() -> None:
+    other = look_at_stats({**STATS, "scheduler": "AsyncScheduler", "settings": None})
+    assert [finding.level for finding in other] == ["ok", "bad"]
+    settings = {**SETTINGS, "mamba_cache_mode": "none"}
+    mode = look_at_stats({**STATS, "settings": settings})
+    assert [finding.level for finding in mode] == ["ok", "ok", "note"]
+
+
+def test_a_server_that_fails_at_scoring() -> None:
+    done = doctor(FakeServer(faults=[None, Fault(status=500)]))
+    assert done.exit_code == 1
+    assert "not so: scores the same document again" in done.output
+
+
+@pytest.fixture
+def result() -> ScoreResult:
+    with FakeServer().listen_in_thread() as url, RadixFlow(url) as client:
+        return client.score_candidates("word " * 160, ["yes", "no"])
+
+
+def levels(cold: ScoreResult, warm: ScoreResult) -> list[str]:
+    return [finding.level for finding in look_at_results(cold, warm, SETTINGS)]
+
+
+def test_little_reuse_and_other_scores(result: ScoreResult) -> None:
+    some = replace(result, usage=replace(result.usage, cached_tokens=64))
+    assert levels(result, some) == ["ok", "note", "ok"]
+    best = replace(result.best, score=result.best.score + 1)
+    other = replace(some, candidates=(best, *result.candidates[1:]))
+    assert levels(result, other) == ["ok", "note", "bad"]
+    assert [finding.level for finding in look_at_results(result, some, {})] == [
+        "ok",
+        "ok",
+    ]

