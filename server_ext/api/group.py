@@ -202,7 +202,7 @@ class Group:
         try:
             output = await self._generate(
                 tokens,
-                f"{self.request_id}-producer-{boundary}",
+                f"{self.request_id}-{boundary}-producer",
                 sampling(
                     hints=self._hints("producer", boundary),
                     labels=(),
@@ -210,9 +210,9 @@ class Group:
                     cached=True,
                 ),
             )
-        except (EngineDeadError, BranchFailure) as error:
+        except Exception:
             self.documents.forget(document)
-            logger.warning("producer of %s failed: %s", self.group_id, error)
+            logger.warning("producer of %s failed", self.group_id, exc_info=True)
             return
         except BaseException:
             self.documents.forget(document)

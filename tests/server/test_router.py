@@ -92,7 +92,11 @@ async def test_what_the_engine_is_asked() -> None:
     [producer] = engine.producers
     assert engine.asked[0] is producer
     assert producer.tokens == [ord(letter) for letter in DOCUMENT]
-    assert {asked.request_id for asked in engine.asked} == {"r-producer", "r-0", "r-1"}
+    assert {asked.request_id for asked in engine.asked} == {
+        "r-32-producer",
+        "r-0",
+        "r-1",
+    }
     for asked in engine.asked:
         assert (asked.cache_salt, asked.priority, asked.rank) == ("s", 3, 1)
         assert (
