@@ -4,13 +4,17 @@ import asyncio
 
 from radixflow_sdk import RadixFlowClient
 
-DOCUMENT = "Anna lives in Oslo. She works as a baker. Her brother Tom lives in Rome."
+DOCUMENT = (
+    "The home of Anna is Port Alma. Boris left Kelso. At noon the shops were quiet."
+)
 
 
 async def main() -> None:
     async with RadixFlowClient() as client:
         result = await client.score_candidates(
-            DOCUMENT, ["Rome", "Oslo", "Paris"], question="Where does Anna live?"
+            DOCUMENT,
+            ["Kelso", "Port Alma", "Lake Alma"],
+            question="What is the home of Anna?",
         )
     for candidate in result.candidates:
         print(f"{candidate.probability:6.1%}  {candidate.score:8.3f}  {candidate.text}")

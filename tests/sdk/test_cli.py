@@ -124,12 +124,12 @@ def test_help_names_all_commands() -> None:
 def test_the_quickstart_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fake = FakeTransport({"Oslo": -0.1})
+    fake = FakeTransport({"Port Alma": -0.1})
     monkeypatch.setattr(
         radixflow_sdk, "RadixFlowClient", lambda: RadixFlowClient(transport=fake)
     )
     script = Path(__file__).parents[2] / "examples" / "quickstart.py"
     runpy.run_path(str(script), run_name="__main__")
     first, *others = capsys.readouterr().out.splitlines()
-    assert first.endswith("Oslo")
+    assert first.endswith("Port Alma")
     assert len(others) == 2
