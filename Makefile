@@ -16,7 +16,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv system demo test test-fast test-full lint typecheck format serve lock clean
+.PHONY: help venv system demo test test-fast test-full compat lint typecheck format serve lock clean
 
 help:  ## show this
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -41,6 +41,9 @@ lint: venv  ## ruff, formatting, mypy strict, import contracts
 	@$(BIN)/ruff format --check .
 	@$(MAKE) --no-print-directory typecheck
 	@$(BIN)/lint-imports
+
+compat: venv  ## the engine tests on the Python of vLLM 0.33.0 (downloads it once)
+	@$(BIN)/python tests/engine/compat_033.py $(ARGS)
 
 typecheck: venv  ## mypy strict over both packages and tests/typing
 	@$(BIN)/mypy radixflow_sdk server_ext $(wildcard tests/typing/*.py)

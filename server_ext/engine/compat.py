@@ -27,6 +27,7 @@ __all__ = [
     "backport_exact_readiness",
     "check_configuration",
     "check_version",
+    "forget_unwritten",
     "installed_version",
     "needs_fence",
     "published_this_round",
@@ -76,38 +77,53 @@ def check_version() -> str:
     return version
 
 
-def check_configuration(config: VllmConfig, block_size: int) -> None:
+def check_configuration(config: VllmConfig, block_size: int | None) -> None:
     """Refuse a server configuration in which states could not be reused.
 
     Args:
         config: the engine's configuration.
-        block_size: the scheduler's block size in tokens.
+        block_size: the scheduler's block size in tokens, if it is not the cache's.
 
     Raises:
         ConfigurationError: with the first thing that is wrong.
     """
     cache = config.cache_config
-    scheduler = config.scheduler_config
+    if config.model_config.runner_type == "pooling":
+        raise ConfigurationError(
+            "a pooling model generates no tokens, so it cannot score branches: "
+            "serve a generative model"
+        )
     if not cache.enable_prefix_caching:
         raise ConfigurationError(
             "prefix caching is off, so no branch could reuse the document: "
             "drop --no-enable-prefix-caching"
         )
-    if config.model_config.is_hybrid and cache.mamba_cache_mode != "align":
+    if config.model_config.is_hybrid:
+        _check_states(config, block_size or cache.block_size)
+
+
+def _check_states(config: VllmConfig, block: int) -> None:
+    """What a hybrid model needs for its states to be published at all."""
+    mode = config.cache_config.mamba_cache_mode
+    if mode != "align":
         raise ConfigurationError(
-            f"--mamba-cache-mode {cache.mamba_cache_mode} keeps no reusable recurrent "
-            "state: use --mamba-cache-mode align"
+            f"--mamba-cache-mode {mode} keeps no reusable recurrent state: "
+            "use --mamba-cache-mode align"
         )
-    if block_size > scheduler.max_num_batched_tokens:
+    budget = config.scheduler_config.max_num_batched_tokens
+    rows = config.scheduler_config.max_num_seqs
+    if block > budget:
         raise ConfigurationError(
-            f"the cache block ({block_size} tokens) is larger than the token budget "
-            f"of a round ({scheduler.max_num_batched_tokens}), so no state would ever "
-            f"be published: raise --max-num-batched-tokens to at least {block_size}"
+            f"the cache block ({block} tokens) is larger than the token budget of a "
+            f"round ({budget}), so no state would ever be published: raise "
+            f"--max-num-batched-tokens to at least {block + rows - 1}"
         )
-    if config.model_config.runner_type == "pooling":
+    if budget < block + rows - 1:
         raise ConfigurationError(
-            "a pooling model generates no tokens, so it cannot score branches: "
-            "serve a generative model"
+            f"{rows} rows that generate leave {budget - rows + 1} tokens of a round, "
+            f"less than a cache block ({block}), so a long document could wait for "
+            f"ever: raise --max-num-batched-tokens to {block + rows - 1} or lower "
+            "--max-num-seqs"
         )
 
 
@@ -252,6 +268,21 @@ def needs_fence(config: VllmConfig) -> bool:
     stages = config.parallel_config.pipeline_parallel_size
     asynchronous = bool(config.scheduler_config.async_scheduling)
     return asynchronous and (stages > 1 or bool(config.use_v2_model_runner))
+
+
+def forget_unwritten(manager: KVCacheManager, request: Request) -> None:
+    """Take back the keys of a request's blocks beyond what it has computed.
+
+    Args:
+        manager: the scheduler's cache manager.
+        request: about to be preempted; its computed tokens do not count this round.
+    """
+    pool = manager.block_pool
+    for single in manager.coordinator.single_type_managers:
+        for block in single.req_to_blocks.get(request.request_id, ()):
+            keyed = 0 if block.is_null else block.block_hash_num_tokens or 0
+            if keyed > request.num_computed_tokens:
+                pool._maybe_evict_cached_block(block)
 
 
 def after_allocation(

@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 
+from vllm.config import VllmConfig
 from vllm.logger import init_logger
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -56,15 +57,14 @@ class RadixFlowScheduler(AsyncScheduler):
             could not reuse states; the message is one sentence.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
         self._gate = Gate(POLICIES["radix"])
         try:
             self._version = compat.check_version()
-            compat.check_configuration(self.vllm_config, self.block_size)
+            compat.check_configuration(vllm_config, kwargs.get("block_size"))
+            super().__init__(vllm_config, *args, **kwargs)
             self._check_block_copy()
-            policy = policy_from_config(self.vllm_config.additional_config)
-            self._adopt(policy)
+            self._adopt(policy_from_config(vllm_config.additional_config))
         except ConfigurationError as refusal:
             _tell_launcher(refusal)
             raise
@@ -78,6 +78,7 @@ class RadixFlowScheduler(AsyncScheduler):
         self._ended: list[tuple[int, EngineCoreOutput]] = []
         self._lookup: tuple[str, compat.Hit] | None = None
         self._budget_left = 0
+        self._admitted = False
         self._began = 0.0
         self._recurrent = compat.recurrent_managers(self.kv_cache_manager)
         compat.withhold_blocks(
@@ -192,6 +193,15 @@ class RadixFlowScheduler(AsyncScheduler):
 
     # -- a round ---------------------------------------------------------------
 
+    def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Natively, after taking back the keys of blocks that will not be written.
+
+        vLLM publishes a request's blocks when it selects it; thrown out in the same
+        round for one of higher priority, it would leave keys of what nobody wrote.
+        """
+        compat.forget_unwritten(self.kv_cache_manager, request)
+        super()._preempt_request(request, *args, **kwargs)
+
     def _wait_for_deadline(self) -> None:
         """Meet the first deadline of an idle engine to the point."""
         deadline = self._gate.next_deadline()
@@ -204,6 +214,7 @@ class RadixFlowScheduler(AsyncScheduler):
     def _open_round(self) -> None:
         self._lookup = None
         self._budget_left = self.max_num_scheduled_tokens
+        self._admitted = False
         if not isinstance(self.waiting, LaneQueue):
             return
         self.waiting.next_round()
@@ -227,6 +238,7 @@ class RadixFlowScheduler(AsyncScheduler):
 
     def _spend(self, request: Request, tokens: int) -> None:
         self._budget_left -= tokens
+        self._admitted |= request.status != RequestStatus.RUNNING
         if self._order is not None and isinstance(self.waiting, LaneQueue):
             lane = self._lane(request)
             self._order.served(lane, tokens)
@@ -310,12 +322,16 @@ class RadixFlowScheduler(AsyncScheduler):
             self.log.counters.scans_cut += 1
 
     def _would_be_cut(self, request: Request, hit: compat.Hit) -> bool:
-        """Whether the budget left would cut the branch's next segment short (+Frag)."""
+        """Whether the budget left would cut the branch's next segment short (+Frag).
+
+        The first branch of a round is never put off: the next round, with the same
+        requests running, would have no more for it.
+        """
         wanted = request.num_tokens - hit[1]
         left = self._budget_left
-        if not self.need_mamba_block_aligned_split or not (
-            0 < left < min(wanted, self.max_num_scheduled_tokens)
-        ):
+        if not self.need_mamba_block_aligned_split or not self._admitted:
+            return False
+        if not 0 < left < min(wanted, self.max_num_scheduled_tokens):
             return False
         whole = super()._mamba_block_aligned_split(request, wanted, hit[1])
         return whole > super()._mamba_block_aligned_split(request, left, hit[1])
@@ -396,7 +412,7 @@ class RadixFlowScheduler(AsyncScheduler):
             self._leaves.discard(request.request_id)
         if self._is_producer(request) and start % self.block_size == 0:
             position = self._state_position(request)
-            if start < position < end:
+            if start < position <= end:
                 return position - start
         return super()._mamba_block_aligned_split(
             request, num_new_tokens, *computed, **named
