@@ -120,8 +120,7 @@ def served(folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
         port = str(probe.getsockname()[1])
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(
-            # Compiling takes longer than the demo does.
-            [command, "serve", "demo", "--port", port, "--enforce-eager"],
+            [command, "serve", "demo", "--port", port],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

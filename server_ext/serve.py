@@ -95,7 +95,7 @@ def vllm_arguments(
     if model == "demo":
         model = str(CHECKPOINT)
         flags = _with_defaults(flags, {"--served-model-name": "radixflow-demo"})
-        flags = _with_defaults(flags, _DEMO_DEFAULTS)
+        flags = _with_switch(_with_defaults(flags, _DEMO_DEFAULTS), "--enforce-eager")
     defaults = {
         "--scheduler-cls": SCHEDULER,
         "--mamba-cache-mode": "align",
@@ -104,8 +104,7 @@ def vllm_arguments(
         "--host": "127.0.0.1",
     }
     flags = _with_defaults(flags, defaults)
-    if "--enable-prefix-caching" not in flags:
-        flags.append("--enable-prefix-caching")
+    flags = _with_switch(flags, "--enable-prefix-caching")
     plugins = [name for name in environ.get("VLLM_PLUGINS", "").split(",") if name]
     environment["VLLM_PLUGINS"] = ",".join(dict.fromkeys([*plugins, "radixflow"]))
     return ["serve", model, *flags], environment
@@ -202,3 +201,8 @@ def _with_defaults(flags: Sequence[str], defaults: Mapping[str, str]) -> list[st
         if _value(flags, name) is None:
             result += [name, value]
     return result
+
+
+def _with_switch(flags: Sequence[str], name: str) -> list[str]:
+    negated = name.replace("--", "--no-", 1)
+    return [*flags] if {name, negated} & set(flags) else [*flags, name]

@@ -197,6 +197,19 @@ async def test_a_document_has_one_producer_until_it_is_forgotten() -> None:
     assert len(engine.producers) == 4
 
 
+async def test_a_dear_question_is_shared_and_the_document_keeps_a_state() -> None:
+    """Recomputing 100 tokens in three more branches costs more than a row."""
+    engine = FakeEngine()
+    app = serve(engine)
+    for question in ("?" * 100, "!" * 100):
+        client = Client(app, body=group(" a", " b", " c", " d", question=question))
+        await client()
+        assert client.events[0]["shared_tokens"] == 132
+    assert [len(asked.tokens) for asked in engine.producers] == [32, 132, 132]
+    shared = [asked.hints["radixflow_shared_tokens"] for asked in engine.asked]
+    assert shared == [32, 132, *[132] * 4, 132, *[132] * 4]
+
+
 async def test_a_producer_that_nobody_needs() -> None:
     engine = FakeEngine()
     await post(engine, group(" one"))
