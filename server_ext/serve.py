@@ -25,6 +25,10 @@ __all__ = ["main", "vllm_arguments"]
 MATCH_UNIT = 16
 """Finest boundary, in tokens, at which a branch can resume from the cache."""
 
+QUIET = "ignore:resource_tracker:UserWarning"
+"""vLLM's processes leave shared memory for Python's tracker to give back, which it does,
+and says so after our last line: nothing that anyone could act on."""
+
 USAGE = """\
 usage: radixflow serve MODEL [--policy NAME] [any `vllm serve` flag]
 
@@ -107,6 +111,8 @@ def vllm_arguments(
     flags = _with_switch(flags, "--enable-prefix-caching")
     plugins = [name for name in environ.get("VLLM_PLUGINS", "").split(",") if name]
     environment["VLLM_PLUGINS"] = ",".join(dict.fromkeys([*plugins, "radixflow"]))
+    warnings = [environ.get("PYTHONWARNINGS"), QUIET]
+    environment["PYTHONWARNINGS"] = ",".join(filter(None, warnings))
     return ["serve", model, *flags], environment
 
 

@@ -74,6 +74,13 @@ def test_other_plugins_stay(present: dict[str, str], expected: str) -> None:
     assert vllm_arguments(["m"], present)[1]["VLLM_PLUGINS"] == expected
 
 
+def test_the_trackers_last_words_are_left_out() -> None:
+    quiet = "ignore:resource_tracker:UserWarning"
+    assert vllm_arguments(["m"], {})[1]["PYTHONWARNINGS"] == quiet
+    present = {"PYTHONWARNINGS": "error"}
+    assert vllm_arguments(["m"], present)[1]["PYTHONWARNINGS"] == f"error,{quiet}"
+
+
 @pytest.mark.parametrize("words", [["--policy", "radix"], ["--policy=radix"]])
 def test_the_policy_goes_through_the_environment(words: list[str]) -> None:
     made, environment = vllm_arguments(["m", *words, "--port", "1"], {})

@@ -1,0 +1,26 @@
+"""The replay lab: policies over the real scheduler in virtual time, without a model.
+
+A trace (what is sent) goes through vLLM's own scheduler and cache manager (who runs in
+which round) and a cost model (how long a round takes) into a ledger.  Figures from here
+are simulated, and say so.  Nothing in this room touches a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run ``radixflow replay``; imports vLLM only when there is something to run.
+
+    Args:
+        argv: what follows ``radixflow replay``.
+
+    Returns:
+        Exit status.
+    """
+    from server_ext.replay.command import run
+
+    return run(list(argv))

@@ -1,0 +1,343 @@
+"""``radixflow replay``: the replay lab's command line.
+
+The one room of the replay that writes to the terminal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from server_ext.replay.cards import CARDS
+from server_ext.replay.grid import (
+    Cell,
+    Folder,
+    FolderError,
+    make_trace,
+    run_cells,
+)
+from server_ext.replay.policies import ARMS, BASELINES, PAPER, PARTS
+from server_ext.replay.trace import (
+    ORDERS,
+    QUESTIONS,
+    REGIMES,
+    Regime,
+    TraceError,
+    read_trace,
+    write_trace,
+)
+from server_ext.replay.worker import Sample, fit
+
+__all__ = ["run"]
+
+GRID_ARMS = tuple(arm.name for arm in (*BASELINES, *PAPER, *PARTS))
+SWEEP_LOADS = (0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0)
+SWEEP_ARMS = ("radix-0.32", "radix-0.33", "radixflow", "radixflow+")
+ARRIVALS = ("poisson", "burst", "backlog", "closed")
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run the command line.
+
+    Args:
+        argv: what follows ``radixflow replay``.
+
+    Returns:
+        0; 1 where a cell failed; 2 for a command that makes no sense.
+    """
+    arguments = _parser().parse_args(argv)
+    try:
+        status: int = arguments.run(arguments)
+    except (FolderError, TraceError, ValueError, OSError) as error:
+        sys.stderr.write(f"radixflow replay: {error}\n")
+        return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("\nstopped; the same command goes on from here\n")
+        return 130
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="radixflow replay",
+        description="Replay policies on vLLM's real scheduler in virtual time. "
+        "Every latency is simulated; rounds, rows, tokens and reuse are the "
+        "scheduler's own.",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_grid(commands)
+    _add_sweep(commands)
+    _add_report(commands)
+    _add_trace(commands)
+    _add_cards(commands)
+    _add_calibrate(commands)
+    return parser
+
+
+def _add_grid(commands: Any) -> None:
+    grid = commands.add_parser("grid", help="models x regimes x orders x policies")
+    _common(grid, GRID_ARMS, tuple(CARDS))
+    grid.add_argument("--regimes", type=_list, default=REGIMES)
+    grid.add_argument("--orders", type=_list, default=ORDERS)
+    grid.add_argument("--load", type=float, default=1.0)
+    grid.add_argument("--arrivals", choices=ARRIVALS, default="poisson")
+    grid.add_argument("--width", type=int, default=4)
+    grid.set_defaults(run=_grid)
+
+
+def _add_sweep(commands: Any) -> None:
+    sweep = commands.add_parser("sweep", help="latency against offered load")
+    _common(sweep, SWEEP_ARMS, ("Qwen3.5-9B",))
+    sweep.add_argument("--loads", type=_numbers, default=SWEEP_LOADS)
+    sweep.add_argument("--regime", choices=REGIMES, default="mixed")
+    sweep.set_defaults(run=_sweep, questions=400)
+
+
+def _add_report(commands: Any) -> None:
+    report = commands.add_parser("report", help="one HTML page from a folder")
+    report.add_argument("--out", type=Path, required=True)
+    report.add_argument("--timeline", type=Path, help="write the timeline alone")
+    report.set_defaults(run=_report)
+
+
+def _add_trace(commands: Any) -> None:
+    trace = commands.add_parser("trace", help="write a trace, or replay one")
+    trace.add_argument("file", type=Path)
+    trace.add_argument("--replay", metavar="POLICY", help="replay the file instead")
+    trace.add_argument("--model", choices=tuple(CARDS), default="Qwen3.5-9B")
+    trace.add_argument("--regime", choices=REGIMES, default="mixed")
+    trace.add_argument("--order", choices=ORDERS, default="forward")
+    trace.add_argument("--questions", type=int, default=QUESTIONS)
+    trace.add_argument("--load", type=float, default=1.0)
+    trace.add_argument("--seed", type=int, default=0)
+    trace.add_argument("--async", dest="asynchronous", action="store_true")
+    trace.set_defaults(run=_trace)
+
+
+def _add_cards(commands: Any) -> None:
+    cards = commands.add_parser("cards", help="model cards as JSON, with derivations")
+    cards.set_defaults(run=_cards)
+
+
+def _add_calibrate(commands: Any) -> None:
+    calibrate = commands.add_parser(
+        "calibrate", help="fit costs to measured rounds (JSON lines)"
+    )
+    calibrate.add_argument(
+        "file",
+        type=Path,
+        help="one round a line: {seconds, tokens, rows, pairs (may be left out)}",
+    )
+    calibrate.set_defaults(run=_calibrate)
+
+
+def _common(parser: Any, arms: tuple[str, ...], models: tuple[str, ...]) -> None:
+    parser.add_argument("--out", type=Path, required=True, help="folder of results")
+    parser.add_argument("--models", type=_list, default=models)
+    parser.add_argument("--policies", type=_list, default=arms)
+    parser.add_argument("--questions", type=int, default=QUESTIONS)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument(
+        "--async", dest="asynchronous", action="store_true", help="asynchronous engine"
+    )
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(float(part) for part in _list(text))
+
+
+def _check(names: Sequence[str], known: Sequence[str], what: str) -> None:
+    for name in names:
+        if name not in known:
+            raise ValueError(f"unknown {what} {name!r}: one of {', '.join(known)}")
+
+
+# -- grid and sweep --------------------------------------------------------------------
+
+
+def _grid(arguments: argparse.Namespace) -> int:
+    _check(arguments.models, tuple(CARDS), "model")
+    _check(arguments.policies, tuple(ARMS), "policy")
+    _check(arguments.regimes, REGIMES, "regime")
+    _check(arguments.orders, ORDERS, "order")
+    cells = [
+        Cell(
+            model=model,
+            arm=arm,
+            regime=regime,
+            order=order,
+            arrivals=arguments.arrivals,
+            load=arguments.load,
+            questions=arguments.questions,
+            width=arguments.width,
+            seed=arguments.seed,
+            asynchronous=arguments.asynchronous,
+        )
+        for order in arguments.orders
+        for regime in arguments.regimes
+        for model in arguments.models
+        for arm in arguments.policies
+    ]
+    return _run_all(cells, arguments)
+
+
+def _sweep(arguments: argparse.Namespace) -> int:
+    _check(arguments.models, tuple(CARDS), "model")
+    _check(arguments.policies, tuple(ARMS), "policy")
+    regime: Regime = arguments.regime
+    cells = [
+        Cell(
+            model=model,
+            arm=arm,
+            regime=regime,
+            load=load,
+            questions=arguments.questions,
+            seed=arguments.seed,
+            asynchronous=arguments.asynchronous,
+            own_rate=True,
+        )
+        for model in arguments.models
+        for load in arguments.loads
+        for arm in arguments.policies
+    ]
+    return _run_all(cells, arguments)
+
+
+def _run_all(cells: list[Cell], arguments: argparse.Namespace) -> int:
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    folder = Folder(arguments.out)
+    failed: list[str] = []
+    columns = (
+        TextColumn("{task.description:<44}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, disable=not sys.stderr.isatty()) as bar:
+        here = sum(cell in folder for cell in cells)
+        task = bar.add_task("replay", total=len(cells), completed=here)
+
+        def done(cell: Cell, result: dict[str, Any]) -> None:
+            if "error" in result:
+                failed.append(f"{cell.model} {cell.arm}: {result['error']}")
+            what = f"{cell.model} {cell.regime} {cell.order} {cell.arm}"
+            bar.update(task, advance=1, description=what[:44])
+
+        run_cells(cells, folder, jobs=arguments.jobs, done=done)
+    write_csv(folder, arguments.out / "cells.csv")
+    for sentence in failed:
+        sys.stderr.write(f"failed: {sentence}\n")
+    sys.stdout.write(f"{len(cells)} cells in {folder.path}\n")
+    return 1 if failed else 0
+
+
+def write_csv(folder: Folder, path: Path) -> None:
+    """Every cell as a line: what it was, and its figures (no latencies)."""
+    rows = []
+    for result in folder.results():
+        row = {f"cell_{name}": value for name, value in result["cell"].items()}
+        row["error"] = result.get("error", "")
+        row.update(result.get("figures", {}))
+        measured = result.get("measured", {})
+        row.update({f"measured_{name}": value for name, value in measured.items()})
+        row["digest"] = result.get("digest", "")
+        rows.append(row)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+# -- the others ------------------------------------------------------------------------
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from server_ext.replay.report import write_report, write_timeline
+
+    if arguments.timeline is not None:
+        write_timeline(arguments.timeline)
+        return 0
+    page = write_report(Folder(arguments.out), arguments.out)
+    sys.stdout.write(f"{page}\n")
+    return 0
+
+
+def _trace(arguments: argparse.Namespace) -> int:
+    cell = Cell(
+        model=arguments.model,
+        arm=arguments.replay or "radix-0.33",
+        regime=arguments.regime,
+        order=arguments.order,
+        questions=arguments.questions,
+        load=arguments.load,
+        seed=arguments.seed,
+        asynchronous=arguments.asynchronous,
+    )
+    if arguments.replay is None:
+        trace = make_trace(cell)
+        write_trace(replace(trace, name=arguments.file.stem), arguments.file)
+        sys.stdout.write(f"{len(trace.groups)} groups in {arguments.file}\n")
+        return 0
+    _check([arguments.replay], tuple(ARMS), "policy")
+    from server_ext.replay.run import replay
+
+    outcome = replay(
+        read_trace(arguments.file),
+        CARDS[arguments.model],
+        ARMS[arguments.replay],
+        asynchronous=arguments.asynchronous,
+    )
+    sys.stdout.write(json.dumps(outcome.figures, indent=1) + "\n")
+    return 0
+
+
+def _cards(arguments: argparse.Namespace) -> int:
+    del arguments
+    cards = {name: card.as_dict() for name, card in CARDS.items()}
+    sys.stdout.write(json.dumps(cards, indent=1) + "\n")
+    return 0
+
+
+def _calibrate(arguments: argparse.Namespace) -> int:
+    lines = arguments.file.read_text(encoding="utf-8").splitlines()
+    samples = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            samples.append(Sample(**json.loads(line)))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{arguments.file}, line {number}: {error}") from None
+    cost = fit(samples)
+    errors = [
+        cost.device(sample.tokens, sample.rows, sample.pairs) - sample.seconds
+        for sample in samples
+    ]
+    total = sum(sample.seconds for sample in samples)
+    result = {
+        "fitted": cost.as_dict(),
+        "rounds": len(samples),
+        "mean_absolute_error": sum(map(abs, errors)) / len(errors),
+        "error_of_total": sum(errors) / total if total else None,
+    }
+    sys.stdout.write(json.dumps(result, indent=1) + "\n")
+    return 0

@@ -1,0 +1,315 @@
+"""The ledger: what happened, and the figures made from it.
+
+Clocks are kept apart: client latency (virtual), host time (virtual and assumed), host
+time of the scheduler on this machine (measured, the one figure that is not
+reproducible).  What is not known is None, never zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from server_ext.replay.cards import Card
+from server_ext.replay.policies import Arm
+from server_ext.replay.trace import Group, Trace
+
+__all__ = ["Ledger", "Outcome", "Row", "quantile"]
+
+
+@dataclass(slots=True)
+class _Request:
+    group: Group
+    index: int
+    hit: int
+    at: int
+    first: float
+
+
+@dataclass(slots=True)
+class Row:
+    """One group, from offer to last branch.
+
+    Attributes:
+        name: the group's.
+        offered: offered arrival.
+        sent: when the engine took it (it looks between two rounds).
+        first: first selection of any of its branches.
+        last_first: first selection of the last branch to be selected.
+        done: its last branch was through.
+    """
+
+    name: str
+    offered: float
+    sent: float
+    first: float | None = None
+    last_first: float | None = None
+    done: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One arm over one trace.
+
+    Attributes:
+        figures: every figure, JSON-ready; None where there is none.
+        latencies: client latency of each group, in order of completion.
+        rounds: the rounds that were kept row by row.
+        wall_seconds: how long the replay took (measured).
+    """
+
+    figures: dict[str, Any]
+    latencies: tuple[float, ...]
+    rounds: tuple[dict[str, Any], ...] = ()
+    wall_seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Notes of a run, in order.
+
+    Attributes:
+        keep_rounds: rounds to keep row by row.
+    """
+
+    keep_rounds: int = 0
+    _rows: dict[str, Row] = field(default_factory=dict)
+    _done: list[Row] = field(default_factory=list)
+    _requests: dict[str, _Request] = field(default_factory=dict)
+    _marks: dict[tuple[str, str], int] = field(default_factory=dict)
+    _kept: list[dict[str, Any]] = field(default_factory=list)
+    _rejected: int = 0
+    _rounds: int = 0
+    _row_steps: int = 0
+    _tokens: int = 0
+    _overlap: int = 0
+    _bubbles: int = 0
+    _bubble_rows: int = 0
+    _blocked: int = 0
+    _admitted: int = 0
+    _prompt_tokens: int = 0
+    _hit_tokens: int = 0
+    _producer_tokens: int = 0
+    _residuals: list[_Request] = field(default_factory=list)
+
+    # -- notes ---------------------------------------------------------------------
+
+    def rejected(self, group: Group) -> None:
+        """The group does not fit the model; it is counted and not sent."""
+        del group
+        self._rejected += 1
+
+    def arrived(self, group: Group, *, offered: float, sent: float) -> None:
+        """The engine took the group."""
+        self._rows[group.name] = Row(group.name, offered, sent)
+
+    def admitted(
+        self, name: str, group: Group, index: int, *, hit: int, now: float
+    ) -> None:
+        """A request is selected for the first time, resuming after `hit` tokens."""
+        self._requests[name] = _Request(group, index, hit, hit, now)
+        self._residuals.append(self._requests[name])
+        self._admitted += 1
+        if index >= 0:
+            self._prompt_tokens += group.context_tokens + group.branches[index]
+            self._hit_tokens += hit
+        row = self._rows[group.name]
+        if row.first is None:
+            row.first = now
+        if index >= 0:
+            row.last_first = now
+
+    def computed(self, name: str, tokens: int) -> int:
+        """A request computes `tokens` more; the position it goes on from."""
+        request = self._requests[name]
+        start, end = request.at, request.at + tokens
+        request.at = end
+        self._overlap += self._seen(request.group, start, end)
+        if request.index < 0:
+            self._producer_tokens += tokens
+        return start
+
+    def _seen(self, group: Group, start: int, end: int) -> int:
+        """Tokens of the shared context that had been computed before."""
+        document = (group.salt, group.document)
+        question = (group.salt, f"{group.document}/{group.question}")
+        again = 0
+        for key, low, high in (
+            (document, 0, group.document_tokens),
+            (question, group.document_tokens, group.context_tokens),
+        ):
+            first, last = max(start, low), min(end, high)
+            if first >= last:
+                continue
+            mark = self._marks.get(key, low)
+            again += max(0, min(last, mark) - first)
+            self._marks[key] = max(mark, last)
+        return again
+
+    def round(
+        self,
+        *,
+        start: float,
+        end: float,
+        scheduled: Mapping[str, int],
+        blocked: Sequence[str],
+        waiting: int,
+        bubble: bool,
+    ) -> None:
+        """A round was dispatched."""
+        self._rounds += 1
+        self._row_steps += len(scheduled)
+        self._tokens += sum(scheduled.values())
+        self._blocked += len(blocked)
+        self._bubbles += bubble
+        if len(self._kept) < self.keep_rounds:
+            self._kept.append(
+                {
+                    "start": round(start, 6),
+                    "end": round(end, 6),
+                    "rows": dict(scheduled),
+                    "blocked": list(blocked),
+                    "waiting": waiting,
+                    "bubble": bubble,
+                }
+            )
+
+    def finished(self, name: str, index: int, *, now: float) -> int:
+        """A request ended; the tokens that it had found in the cache."""
+        del index, now
+        return self._requests.pop(name).hit
+
+    def group_finished(self, group: Group, *, now: float) -> int:
+        """The last branch is through; the number of groups that are."""
+        row = self._rows.pop(group.name)
+        row.done = now
+        self._done.append(row)
+        return len(self._done)
+
+    # -- figures -------------------------------------------------------------------
+
+    def outcome(
+        self,
+        *,
+        trace: Trace,
+        card: Card,
+        arm: Arm,
+        counters: Mapping[str, int],
+        makespan: float,
+        busy: float,
+        idle: float,
+        wall_seconds: float,
+        asynchronous: bool,
+    ) -> Outcome:
+        """Close the ledger."""
+        latencies = tuple(row.done - row.offered for row in self._done if row.done)
+        waits = [row.first - row.sent for row in self._done if row.first is not None]
+        rests = [
+            row.done - row.first
+            for row in self._done
+            if row.first is not None and row.done is not None
+        ]
+        late = [row.sent - row.offered for row in self._done]
+        rows_bound = -(-self._admitted // card.rows)
+        token_bound = -(-self._tokens // card.token_budget)
+        bound = max(rows_bound, token_bound)
+        rounds = self._rounds
+        packed = _packed(
+            [request.at - request.hit for request in self._residuals],
+            rows=card.rows,
+            tokens=card.token_budget,
+        )
+        figures: dict[str, Any] = {
+            "trace": trace.name,
+            "model": card.layout.name,
+            "arm": arm.name,
+            "engine": "asynchronous" if asynchronous else "synchronous",
+            "groups": len(trace.groups),
+            "completed": len(self._done),
+            "rejected": self._rejected,
+            "latency_mean": _mean(latencies),
+            "latency_p50": quantile(latencies, 0.50),
+            "latency_p95": quantile(latencies, 0.95),
+            "latency_p99": quantile(latencies, 0.99),
+            "latency_max": max(latencies, default=None),
+            "wait_mean": _mean(waits),
+            "rest_mean": _mean(rests),
+            "late_mean": _mean(late),
+            "late_max": max(late, default=None),
+            "first_event_mean": None,
+            "rounds": rounds,
+            "bound": bound,
+            "bound_ratio": rounds / bound if bound else None,
+            "packed": packed,
+            "packed_ratio": rounds / packed if packed else None,
+            "rows_a_round": self._row_steps / rounds if rounds else None,
+            "tokens_a_round": self._tokens / rounds if rounds else None,
+            "row_steps": self._row_steps,
+            "tokens": self._tokens,
+            "prompt_tokens": self._prompt_tokens,
+            "producer_tokens": self._producer_tokens,
+            "reuse": (
+                1 - self._tokens / self._prompt_tokens if self._prompt_tokens else None
+            ),
+            "hit": (
+                self._hit_tokens / self._prompt_tokens if self._prompt_tokens else None
+            ),
+            "overlap_tokens": self._overlap,
+            "overlap": self._overlap / self._tokens if self._tokens else None,
+            "bubbles": None if asynchronous else self._bubbles,
+            "blocked_visits": self._blocked,
+            "recovered_rows": counters["recovered_rows"],
+            "lookups": counters["lookups"],
+            "deferred": counters["deferred"],
+            "overtakes": counters["overtakes"],
+            "makespan": makespan,
+            "busy": busy,
+            "idle": idle,
+            "round_seconds": busy / rounds if rounds else None,
+        }
+        measured = {
+            "host_seconds": counters["host_us"] / 1e6,
+            "host_us_a_round": counters["host_us"] / rounds if rounds else None,
+            "wall_seconds": wall_seconds,
+        }
+        return Outcome(
+            figures={**figures, "measured": measured},
+            latencies=latencies,
+            rounds=tuple(self._kept),
+            wall_seconds=wall_seconds,
+        )
+
+
+def quantile(values: Sequence[float], share: float) -> float | None:
+    """The value that `share` of all do not exceed (nearest rank)."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    return ordered[
+        min(
+            len(ordered) - 1,
+            max(0, -(-round(share * 1e6) * len(ordered) // 1_000_000) - 1),
+        )
+    ]
+
+
+def _packed(residuals: Sequence[int], *, rows: int, tokens: int) -> int:
+    """Rounds of a packer that knows no dependencies and keeps the order.
+
+    It takes the same requests, each with the tokens that it computed, in order of
+    first selection, and fills rows and budget; a request may be cut at any token.
+    """
+    rounds, row, left = 0, rows, 0
+    for residual in residuals:
+        todo = residual
+        while todo > 0:
+            if row >= rows or left == 0:
+                rounds, row, left = rounds + 1, 0, tokens
+            taken = min(todo, left)
+            todo, left, row = todo - taken, left - taken, row + 1
+    return rounds
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,122 @@
+"""The arms of a replay: the paper's six policies, two native baselines, ours in parts.
+
+An arm is a scheduler policy, how a group is sent (plain prompts, or a producer and
+hinted consumers as ``POST /v1/branches`` sends them) and the finest boundary at which a
+branch can resume.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from server_ext.config import POLICIES, Policy
+
+__all__ = ["ARMS", "BASELINES", "PAPER", "PARTS", "Arm", "arm_named"]
+
+MATCH_UNIT = 16
+"""``radixflow serve`` sets it; stock vLLM resumes at whole blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One way to run a trace.
+
+    Attributes:
+        name: what it is called.
+        policy: the scheduler's policy.
+        hints: send groups as our endpoint does (producer and consumers), else plainly.
+        fine: hits may land on every 16th token, else only on whole blocks.
+        about: one line for a person.
+    """
+
+    name: str
+    policy: Policy
+    hints: bool
+    fine: bool
+    about: str
+
+
+def _altered(name: str, **changes: object) -> Policy:
+    return replace(POLICIES[name], name=f"{name}*", **changes)  # type: ignore[arg-type]
+
+
+BASELINES: tuple[Arm, ...] = (
+    Arm(
+        "radix-0.32",
+        POLICIES["radix"],
+        hints=False,
+        fine=False,
+        about="vLLM 0.32.0 as released: prefix-stop, with its false dependencies",
+    ),
+    Arm(
+        "radix-0.33",
+        _altered("radix", readiness="exact"),
+        hints=False,
+        fine=False,
+        about="native with exact readiness, as vLLM 0.33.0: the harder baseline",
+    ),
+)
+
+PAPER: tuple[Arm, ...] = (
+    Arm("timer5", POLICIES["timer5"], False, False, "fixed 5 ms hold (paper)"),
+    Arm("timer10", POLICIES["timer10"], False, False, "fixed 10 ms hold (paper)"),
+    Arm("radix+flex", POLICIES["radix+flex"], False, False, "flexible hold (paper)"),
+    Arm("radixflow", POLICIES["radixflow"], False, False, "flex + traversal (paper)"),
+    Arm(
+        "radixflow+frag",
+        POLICIES["radixflow+frag"],
+        hints=False,
+        fine=False,
+        about="flex + traversal + frag (paper)",
+    ),
+)
+
+PARTS: tuple[Arm, ...] = (
+    Arm(
+        "traversal",
+        _altered("radixflow", admission="none"),
+        hints=False,
+        fine=False,
+        about="exact readiness + traversal, nobody held",
+    ),
+    Arm(
+        "hints",
+        _altered("radixflow+", traversal=False),
+        hints=True,
+        fine=True,
+        about="exact readiness + hints, prefix-stop: hints without traversal",
+    ),
+    Arm(
+        "radixflow+",
+        POLICIES["radixflow+"],
+        hints=True,
+        fine=True,
+        about="exact readiness + traversal + hints (ours)",
+    ),
+)
+
+EXTRA: tuple[Arm, ...] = (
+    Arm(
+        "radix-0.33/16",
+        _altered("radix", readiness="exact"),
+        hints=False,
+        fine=True,
+        about="radix-0.33 with a match unit of 16 tokens",
+    ),
+)
+
+ARMS: Mapping[str, Arm] = {
+    arm.name: arm for arm in (*BASELINES, *PAPER, *PARTS, *EXTRA)
+}
+
+
+def arm_named(name: str) -> Arm:
+    """The arm called `name`.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if name not in ARMS:
+        raise ValueError(f"unknown policy {name!r}: one of {', '.join(ARMS)}")
+    return ARMS[name]

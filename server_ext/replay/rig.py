@@ -1,0 +1,263 @@
+"""vLLM's real scheduler and cache manager for a model card, without a model.
+
+The only room of the replay that imports ``vllm.v1``.  A request here has a length and
+block keys, but no tokens: keys are made from the names of the segments that a block
+covers, so two prompts have equal keys exactly where a trace says they are equal.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import hashlib
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from vllm.config import VllmConfig
+from vllm.engine.arg_utils import EngineArgs
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import init_none_hash
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    MambaSpec,
+)
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request
+from vllm.v1.structured_output import StructuredOutputManager
+
+from server_ext.demo import CHECKPOINT
+from server_ext.engine import block_copy
+from server_ext.engine.scheduler import RadixFlowScheduler
+from server_ext.replay.cards import Card
+from server_ext.replay.policies import MATCH_UNIT, Arm
+
+__all__ = [
+    "Keys",
+    "make_native_scheduler",
+    "make_request",
+    "make_scheduler",
+    "model_output",
+]
+
+_SAMPLED = [1]
+
+
+@functools.cache
+def _shared_config() -> VllmConfig:
+    """One configuration for the process; making it takes seconds."""
+    logging.getLogger("vllm").setLevel(logging.ERROR)
+    os.environ.setdefault("PYTHONHASHSEED", "0")
+    init_none_hash(sha256)
+    block_copy.install()
+    return EngineArgs(
+        model=str(CHECKPOINT),
+        skip_tokenizer_init=True,
+        enable_prefix_caching=True,
+        mamba_cache_mode="align",
+        max_model_len=8192,
+        max_num_batched_tokens=8192,
+        max_num_seqs=16,
+        dtype="bfloat16",
+        kv_cache_memory_bytes=1 << 28,
+    ).create_engine_config()
+
+
+def _config(card: Card, *, asynchronous: bool) -> VllmConfig:
+    config = copy.copy(_shared_config())
+    cache = config.cache_config = copy.copy(config.cache_config)
+    cache.block_size = card.layout.block_size
+    cache.num_gpu_blocks = card.num_blocks
+    model = config.model_config = copy.copy(config.model_config)
+    model.max_model_len = card.max_model_len
+    scheduler = config.scheduler_config = copy.copy(config.scheduler_config)
+    scheduler.max_model_len = card.max_model_len
+    scheduler.max_num_batched_tokens = card.token_budget
+    scheduler.max_num_scheduled_tokens = card.token_budget
+    scheduler.max_num_seqs = card.rows
+    scheduler.async_scheduling = asynchronous
+    config.additional_config = {"radixflow": {"policy": "radix"}}
+    return config
+
+
+def _cache_layout(card: Card) -> KVCacheConfig:
+    layout = card.layout
+    attention = FullAttentionSpec(
+        block_size=layout.block_size,
+        num_kv_heads=layout.kv_heads,
+        head_size=layout.head_size,
+        dtype=torch.bfloat16,
+    )
+    groups = [KVCacheGroupSpec(["attention"], attention)]
+    if layout.recurrent:
+        recurrent = MambaSpec(
+            block_size=layout.block_size,
+            shapes=((layout.convolution,), (layout.state,)),
+            dtypes=(torch.bfloat16, torch.float32),
+            mamba_cache_mode="align",
+            page_size_padded=attention.page_size_bytes,
+        )
+        groups += [
+            KVCacheGroupSpec([f"recurrent{index}"], recurrent)
+            for index in range(layout.recurrent_groups)
+        ]
+    return KVCacheConfig(
+        num_blocks=card.num_blocks, kv_cache_tensors=[], kv_cache_groups=groups
+    )
+
+
+def make_scheduler(
+    card: Card, arm: Arm, *, asynchronous: bool = False
+) -> RadixFlowScheduler:
+    """The scheduler of one arm on one card, with an empty cache.
+
+    Args:
+        card: model, memory and bounds.
+        arm: policy and match unit.
+        asynchronous: plan a round while the last one runs.
+    """
+    config = _config(card, asynchronous=asynchronous)
+    fine = arm.fine and card.layout.recurrent > 0
+    scheduler = RadixFlowScheduler(**_parts(card, config, fine=fine))
+    scheduler._adopt(arm.policy)
+    return scheduler
+
+
+def make_native_scheduler(card: Card, *, fine: bool) -> AsyncScheduler:
+    """vLLM's own scheduler on a card, to be measured beside ours.
+
+    Args:
+        card: model, memory and bounds.
+        fine: hits may land on every 16th token.
+    """
+    return AsyncScheduler(**_parts(card, _config(card, asynchronous=False), fine=fine))
+
+
+def _parts(card: Card, config: VllmConfig, *, fine: bool) -> dict[str, Any]:
+    return {
+        "vllm_config": config,
+        "kv_cache_config": _cache_layout(card),
+        "structured_output_manager": StructuredOutputManager(config),
+        "block_size": card.layout.block_size,
+        "hash_block_size": MATCH_UNIT if fine else card.layout.block_size,
+        "log_stats": False,
+    }
+
+
+class Keys:
+    """Block keys by content: equal exactly where two prompts are equal.
+
+    Args:
+        unit: tokens between two keys.
+    """
+
+    def __init__(self, unit: int) -> None:
+        self.unit = unit
+        self._documents: dict[tuple[str, str, int], list[bytes]] = {}
+
+    def of(self, salt: str, segments: tuple[tuple[str, int], ...]) -> tuple[bytes, ...]:
+        """Keys of a prompt made of named segments, of the given lengths."""
+        document, length = segments[0]
+        whole = length // self.unit
+        slot = (salt, document, length)
+        keys = self._documents.get(slot)
+        if keys is None:
+            keys = [_key(salt, document, index) for index in range(whole)]
+            self._documents[slot] = keys
+        if len(segments) == 1:
+            return tuple(keys)
+        rest, path, end = [], document, length
+        index = whole
+        for name, tokens in segments[1:]:
+            path = f"{path}/{name}"
+            end += tokens
+            while (index + 1) * self.unit <= end:
+                rest.append(_key(salt, path, index))
+                index += 1
+        return (*keys, *rest)
+
+
+def _key(salt: str, path: str, index: int) -> bytes:
+    text = f"{salt}|{path}|{index}".encode()
+    return hashlib.blake2b(text, digest_size=16).digest()
+
+
+class _Hasher:
+    """Hands vLLM the keys of one request, a generated token's block included."""
+
+    __slots__ = ("_keys", "_name", "_unit")
+
+    def __init__(self, keys: tuple[bytes, ...], name: str, unit: int) -> None:
+        self._keys = keys
+        self._name = name
+        self._unit = unit
+
+    def __call__(self, request: Request) -> list[Any]:
+        known = len(request.block_hashes)
+        wanted = request.num_tokens // self._unit
+        if known >= wanted:
+            return []
+        keys = list(self._keys[known:wanted])
+        beyond = range(known + len(keys), wanted)
+        return [*keys, *(_key("", self._name, index) for index in beyond)]
+
+
+_PLAIN = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False)
+
+
+def make_request(
+    name: str,
+    tokens: int,
+    keys: tuple[bytes, ...],
+    unit: int,
+    *,
+    arrival: float,
+    extra_args: Mapping[str, Any] | None = None,
+) -> Request:
+    """A request of `tokens` prompt tokens that generates one token.
+
+    Args:
+        name: its id.
+        tokens: length of the prompt; the tokens themselves are zeros.
+        keys: its block keys.
+        unit: tokens between two keys.
+        arrival: when it arrived.
+        extra_args: hints.
+    """
+    params = _PLAIN
+    if extra_args is not None:
+        params = copy.copy(_PLAIN)
+        params.extra_args = dict(extra_args)
+    return Request(
+        request_id=name,
+        prompt_token_ids=[0] * tokens,
+        sampling_params=params,
+        pooling_params=None,
+        arrival_time=arrival,
+        block_hasher=_Hasher(keys, name, unit),
+    )
+
+
+def model_output(
+    scheduler: RadixFlowScheduler, planned: SchedulerOutput
+) -> ModelRunnerOutput:
+    """What a model would hand back: one token for each prompt that is through."""
+    names = list(planned.num_scheduled_tokens)
+    requests = scheduler.requests
+    sampled = []
+    for name in names:
+        request = requests[name]
+        through = request.num_computed_tokens >= request.num_prompt_tokens
+        sampled.append(_SAMPLED if through else [])
+    return ModelRunnerOutput(
+        req_ids=names,
+        req_id_to_index={name: index for index, name in enumerate(names)},
+        sampled_token_ids=sampled,
+    )

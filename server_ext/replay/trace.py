@@ -1,0 +1,318 @@
+"""What is sent, and when: groups of branches as lengths, and their arrivals.
+
+A trace holds no text and no tokens.  The scheduler never looks at a token, only at
+which prefixes are equal, so a trace names its documents and questions and gives their
+lengths: that is the whole sharing structure.  Version 1 is JSON lines, a header first.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+__all__ = [
+    "ORDERS",
+    "QUESTIONS",
+    "REGIMES",
+    "Arrivals",
+    "Group",
+    "Trace",
+    "TraceError",
+    "arrive",
+    "paper_groups",
+    "read_trace",
+    "wide_groups",
+    "write_trace",
+]
+
+VERSION = 1
+QUESTIONS = 1551
+"""Questions of one stream, as in the paper."""
+LONG_QUESTIONS = 517
+"""Of these, on QuALITY-like articles: a third (the paper gives no split)."""
+
+Regime = Literal["cold", "mixed", "reuse"]
+Order = Literal["forward", "reversed"]
+REGIMES: tuple[Regime, ...] = get_args(Regime)
+ORDERS: tuple[Order, ...] = get_args(Order)
+
+
+class TraceError(ValueError):
+    """A trace file cannot be used; the message names the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One question on one document: N branches that share all before their tails.
+
+    Attributes:
+        name: unique in the trace.
+        at: offered arrival in seconds.
+        document: which document; equal names under one salt are equal tokens.
+        document_tokens: its length.
+        question: which question on it.
+        question_tokens: tokens between the document and every branch.
+        branches: tokens of each branch's own tail.
+        salt: cache namespace.
+        session: for a closed loop: sent when the session's last group is through.
+    """
+
+    name: str
+    at: float
+    document: str
+    document_tokens: int
+    question: str
+    question_tokens: int
+    branches: tuple[int, ...]
+    salt: str = ""
+    session: int | None = None
+
+    @property
+    def context_tokens(self) -> int:
+        """Tokens of document and question."""
+        return self.document_tokens + self.question_tokens
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt."""
+        return self.context_tokens + max(self.branches)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of all prompts."""
+        return self.context_tokens * len(self.branches) + sum(self.branches)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Groups in order of arrival, and where they come from.
+
+    Attributes:
+        name: what a person calls it.
+        groups: the groups.
+        about: how it was made: seed, regime, order, arrivals.
+    """
+
+    name: str
+    groups: tuple[Group, ...]
+    about: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """When groups arrive.
+
+    Attributes:
+        kind: ``poisson``; ``burst``: `burst` groups at a time, at the same mean rate;
+            ``backlog``: all at once; ``closed``: `sessions` clients that each send
+            their next group when the last is through.
+        rate: groups a second (not for ``backlog`` and ``closed``).
+        burst: groups in a burst.
+        sessions: clients of a closed loop.
+        seed: of the gaps.
+    """
+
+    kind: Literal["poisson", "burst", "backlog", "closed"] = "poisson"
+    rate: float = 1.0
+    burst: int = 16
+    sessions: int = 8
+    seed: int = 0
+
+
+# -- the paper's load ------------------------------------------------------------------
+
+
+def _lengths() -> dict[str, Any]:
+    path = Path(__file__).with_name("lengths.json")
+    table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return table
+
+
+def _articles(
+    table: Sequence[dict[str, Any]], kind: str, questions: int, source: random.Random
+) -> Iterator[list[Group]]:
+    """Articles drawn from the table with replacement until `questions` are asked."""
+    left, number = questions, 0
+    while left > 0:
+        article = source.choice(table)
+        name = f"{kind}{number}"
+        asked = article["questions"][:left]
+        yield [
+            Group(
+                name=f"{name}.{index}",
+                at=0.0,
+                document=name,
+                document_tokens=article["document"],
+                question=f"{name}.{index}",
+                question_tokens=question["question"],
+                branches=tuple(question["options"][:4]),
+            )
+            for index, question in enumerate(asked)
+        ]
+        left -= len(asked)
+        number += 1
+
+
+def paper_groups(
+    *,
+    regime: Regime,
+    order: Order = "forward",
+    questions: int = QUESTIONS,
+    seed: int = 0,
+) -> tuple[Group, ...]:
+    """The paper's questions with the lengths of public tables, not yet timed.
+
+    Articles are shuffled; an article's questions stay together.  In ``cold`` each
+    group has a cache namespace of its own, in ``reuse`` an article's groups share one,
+    in ``mixed`` each group draws which of the two it is.
+
+    Args:
+        regime: what a group can find in the cache.
+        order: ``reversed`` turns the whole stream around.
+        questions: groups.
+        seed: of the draw; the same for all regimes and orders.
+    """
+    source = random.Random(f"groups {seed}")
+    table = _lengths()
+    long = round(questions * LONG_QUESTIONS / QUESTIONS)
+    short = [*table["short_stories"], *table["short_passages"]]
+    articles = [
+        *_articles(table["long"], "long", long, source),
+        *_articles(short, "short", questions - long, source),
+    ]
+    source.shuffle(articles)
+    groups = []
+    for group in (group for article in articles for group in article):
+        alone = source.random() < 0.5
+        if regime == "cold" or (regime == "mixed" and alone):
+            groups.append(replace(group, salt=group.name))
+        else:
+            groups.append(group)
+    return tuple(groups if order == "forward" else reversed(groups))
+
+
+def wide_groups(
+    *, width: int, groups: int = 16, document_tokens: int = 3000, seed: int = 0
+) -> tuple[Group, ...]:
+    """Groups of `width` branches, each on a document of its own.
+
+    Args:
+        width: branches a group, 2 to 1,024.
+        groups: how many.
+        document_tokens: mean length; each is within a quarter of it.
+        seed: of the lengths.
+    """
+    if not 2 <= width <= 1024:
+        raise TraceError(f"a width must be from 2 to 1024, got {width}")
+    source = random.Random(f"wide {seed}")
+    return tuple(
+        Group(
+            name=f"wide{index}",
+            at=0.0,
+            document=f"wide{index}",
+            document_tokens=round(document_tokens * source.uniform(0.75, 1.25)),
+            question=f"wide{index}",
+            question_tokens=source.randint(8, 30),
+            branches=tuple(source.randint(4, 40) for _ in range(width)),
+        )
+        for index in range(groups)
+    )
+
+
+def arrive(groups: Sequence[Group], arrivals: Arrivals) -> tuple[Group, ...]:
+    """Give each group its arrival; the groups keep their order."""
+    if arrivals.kind == "backlog":
+        return tuple(replace(group, at=0.0) for group in groups)
+    if arrivals.kind == "closed":
+        return tuple(
+            replace(group, at=0.0, session=index % arrivals.sessions)
+            for index, group in enumerate(groups)
+        )
+    source = random.Random(f"arrivals {arrivals.seed}")
+    at, timed = 0.0, []
+    for index, group in enumerate(groups):
+        if arrivals.kind == "poisson":
+            at += source.expovariate(arrivals.rate)
+        elif index % arrivals.burst == 0:
+            at += source.expovariate(arrivals.rate / arrivals.burst)
+        timed.append(replace(group, at=round(at, 6)))
+    return tuple(timed)
+
+
+# -- files -----------------------------------------------------------------------------
+
+
+def write_trace(trace: Trace, path: Path) -> None:
+    """Write a trace as JSON lines."""
+    head = {
+        "radixflow_trace": VERSION,
+        "name": trace.name,
+        "groups": len(trace.groups),
+        "about": trace.about,
+    }
+    lines = [head, *(asdict(group) for group in trace.groups)]
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+    path.write_text(text, encoding="utf-8")
+
+
+def read_trace(path: Path) -> Trace:
+    """Read a trace.
+
+    Raises:
+        TraceError: not a trace, another version, or a line that makes no sense.
+    """
+    lines = path.read_text(encoding="utf-8").splitlines()
+    head = _parsed(path, 1, lines[0] if lines else "")
+    if head.get("radixflow_trace") != VERSION:
+        raise TraceError(f"{path}, line 1: not a trace of version {VERSION}")
+    groups = tuple(_groups(path, lines[1:]))
+    if len(groups) != head.get("groups"):
+        raise TraceError(
+            f"{path}: {head.get('groups')} groups promised, {len(groups)} there"
+        )
+    return Trace(str(head.get("name")), groups, dict(head.get("about") or {}))
+
+
+def _parsed(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise TraceError(f"{path}, line {number}: not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise TraceError(f"{path}, line {number}: not an object")
+    return value
+
+
+def _groups(path: Path, lines: Iterable[str]) -> Iterator[Group]:
+    seen: set[str] = set()
+    lengths: dict[tuple[str, str], int] = {}
+    for number, line in enumerate(lines, start=2):
+        value = _parsed(path, number, line)
+        try:
+            group = Group(**{**value, "branches": tuple(value["branches"])})
+        except (KeyError, TypeError) as error:
+            raise TraceError(f"{path}, line {number}: {error}") from None
+        if problem := _problem(group, seen, lengths):
+            raise TraceError(f"{path}, line {number}: {problem}")
+        seen.add(group.name)
+        yield group
+
+
+def _problem(
+    group: Group, seen: set[str], lengths: dict[tuple[str, str], int]
+) -> str | None:
+    counts = (group.document_tokens, group.question_tokens, *group.branches)
+    if group.name in seen:
+        return f"a second group {group.name!r}"
+    if not group.branches or any(type(n) is not int or n < 0 for n in counts):
+        return "lengths must be whole numbers, and there must be a branch"
+    if min(group.branches) < 1 or not group.at >= 0:
+        return "a branch needs a token of its own, an arrival must not be negative"
+    key = (group.salt, group.document)
+    if lengths.setdefault(key, group.document_tokens) != group.document_tokens:
+        return f"document {group.document!r} has two lengths"
+    return None

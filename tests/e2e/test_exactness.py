@@ -1,0 +1,265 @@
+"""Scores read beside the prefix cache are the scores without it."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.e2e.loads import SIZES, Load, loads
+from tests.e2e.served import Answer, Served, fresh_salt, rounded
+
+pytestmark = pytest.mark.server
+
+Encode = Callable[[str], list[int]]
+Rows = Sequence[Sequence[float]]
+
+
+def margin(score: float) -> float:
+    """Nats that a score may be off: 0.1, and bfloat16's 1 in 128 where it is large."""
+    return 0.1 + abs(score) / 128
+
+
+def ask(server: Served, load: Load, salt: str) -> Answer:
+    return server.group(
+        load.document, load.branches, question=load.text_question, cache_salt=salt
+    )
+
+
+def reference(server: Served, load: Load, encode: Encode) -> list[list[float]]:
+    """Each option's rows by one uncached request, from its own encoding."""
+    context = load.document + load.text_question
+    rows = server.uncached([encode(context + branch) for branch in load.branches])
+    before = len(encode(context))
+    return [row[before - 1 :] for row in rows]
+
+
+def same(left: Rows, right: Rows) -> float:
+    """Token by token the same, up to rounding; the largest difference."""
+    assert [len(row) for row in left] == [len(row) for row in right]
+    pairs = [
+        pair
+        for rows in zip(left, right, strict=True)
+        for pair in zip(*rows, strict=True)
+    ]
+    assert all(one == rounded(other) for one, other in pairs)
+    return max(abs(one - other) for one, other in pairs)
+
+
+def check(answer: Answer, expected: list[list[float]]) -> float:
+    """The same sums, the same ranking outside the margin, the same rows."""
+    sums = [sum(row) for row in expected]
+    for index, (one, other) in enumerate(zip(answer.sums, sums, strict=True)):
+        assert one == pytest.approx(other, abs=margin(other))
+        for rival, rival_sum in enumerate(sums):
+            if other - rival_sum > margin(other) + margin(rival_sum):
+                assert one > answer.sums[rival], (index, rival)
+    return same(answer.rows, expected)
+
+
+@pytest.mark.parametrize(
+    "load", loads(), ids=[f"{n} facts, {m} filler" for n, m in SIZES]
+)
+def test_cold_and_warm_groups_score_as_without_the_cache(
+    server: Served,
+    load: Load,
+    salt: str,
+    encode: Encode,
+    record_property: Callable[[str, object], None],
+) -> None:
+    expected = reference(server, load, encode)
+    unit = server.stats()["settings"]["match_unit"]
+    server.wait_until_idle()
+    cold, warm = ask(server, load, salt), ask(server, load, salt)
+    rounds = [cold.usage["rounds"]]
+    while min(rounds) > 2 and len(rounds) < 4:  # its branches came one by one
+        rounds.append(ask(server, load, fresh_salt()).usage["rounds"])
+    record_property("off", max(check(cold, expected), check(warm, expected)))
+    for answer in (cold, warm):
+        shared = answer.started["shared_tokens"]
+        assert shared >= answer.started["document_tokens"] - 1
+        assert all(shared - unit <= cached < shared + unit for cached in answer.cached)
+    assert min(rounds) == 2
+    assert cold.usage["producer_tokens"] <= cold.started["shared_tokens"]
+    assert warm.usage["producer_tokens"] == 0
+
+
+def test_documents_are_of_every_size(server: Served, encode: Encode) -> None:
+    block = server.stats()["settings"]["block_size"]
+    blocks = [len(encode(load.document)) / block for load in loads()]
+    assert min(blocks) < 0.5
+    assert any(0.8 < size < 1.3 for size in blocks)
+    assert max(blocks) > 8
+
+
+def test_most_rows_are_off_by_nothing(server: Served, encode: Encode) -> None:
+    off = sorted(
+        abs(one - other)
+        for load in (*loads(2), *loads(3))
+        for row, others in zip(
+            ask(server, load, fresh_salt()).rows,
+            reference(server, load, encode),
+            strict=True,
+        )
+        for one, other in zip(row, others, strict=True)
+    )
+    assert off[len(off) // 2] <= 0.0001
+    assert off[len(off) * 9 // 10] <= 0.07
+
+
+def together(server: Served, asked: Sequence[Load], salt: str) -> list[Answer]:
+    with ThreadPoolExecutor(len(asked)) as pool:
+        return list(pool.map(lambda load: ask(server, load, salt), asked))
+
+
+def test_fewer_rounds_than_stock_order_and_the_same_scores(
+    server: Served, encode: Encode
+) -> None:
+    rounds: dict[str, int] = {}
+    answers: dict[str, list[Answer]] = {}
+    ours = server.stats()["policy"]["name"]
+    assert ours != "radix"
+    asked = [*loads(0), *loads(1)]
+    for name in (ours, "radix"):
+        with server.policy(name):
+            before = server.counters()["rounds"]
+            answers[name] = together(server, asked, fresh_salt())
+            rounds[name] = server.counters()["rounds"] - before
+    assert rounds[ours] < rounds["radix"]
+    for mine, stock, load in zip(answers[ours], answers["radix"], asked, strict=True):
+        same(mine.rows, stock.rows)
+        check(mine, reference(server, load, encode))
+
+
+def test_a_policy_is_not_switched_under_way(server: Served, salt: str) -> None:
+    load = loads()[-1]
+    many = load.branches * 100
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(
+            server.group, load.document, many, question="?", cache_salt=salt
+        )
+        while not server.stats()["gauges"]["running"]:
+            assert not running.done()
+        answer = server.post({"name": "radix"}, "/v1/radixflow/policy")
+        assert answer.status_code == 409
+        assert answer.json()["error"]["code"] == "busy"
+        running.result()
+
+
+@pytest.mark.parametrize("count", [64, 300])
+def test_many_branches(server: Served, salt: str, encode: Encode, count: int) -> None:
+    load = loads()[4]
+    words = [word for other in loads() for word in other.options]
+    options = tuple(f"{words[n % 32]} and {words[n // 32]}" for n in range(count))
+    many = Load(load.document, load.question, options)
+    answer = ask(server, many, salt)
+    assert answer.completed["completed"] == count
+    shared = answer.started["shared_tokens"]
+    unit = server.stats()["settings"]["match_unit"]
+    assert min(answer.cached) >= shared - unit
+    few = range(0, count, count // 16)
+    some = Load(load.document, load.question, tuple(options[i] for i in few))
+    same([answer.rows[i] for i in few], reference(server, some, encode))
+
+
+def test_repeats_give_the_same_numbers(server: Served, salt: str) -> None:
+    load = loads()[5]
+    answers = [ask(server, load, salt) for _ in range(4)]
+    for later in answers[1:]:
+        assert same(later.rows, answers[0].rows) <= 0.001
+
+
+def test_duplicates_and_prefixes(server: Served, salt: str, encode: Encode) -> None:
+    options = ("Port", "Port Alma", "Port", "Port Alma and", "Port Alma", "P")
+    load = Load(loads()[3].document, "Where does Anna live?", options)
+    answer = ask(server, load, salt)
+    same(answer.rows, reference(server, load, encode))
+    rows = answer.rows
+    same([rows[0], rows[1]], [rows[2], rows[4]])
+    assert rows[1][: len(rows[0])] == [rounded(one) for one in rows[0]]
+    assert rows[3][: len(rows[1])] == [rounded(one) for one in rows[1]]
+
+
+def test_two_groups_meet_on_one_document(
+    server: Served, salt: str, encode: Encode
+) -> None:
+    load = loads()[6]
+    other = Load(load.document, "Where is the lamp kept?", ("in the attic", "behind"))
+    for answer, asked in zip(
+        together(server, [load, other], salt), [load, other], strict=True
+    ):
+        same(answer.rows, reference(server, asked, encode))
+
+
+def test_twenty_groups_at_once(server: Served, salt: str) -> None:
+    asked = [load for seed in range(2, 5) for load in loads(seed)][:20]
+    at_once = together(server, asked, salt)
+    for load, answer in zip(asked, at_once, strict=True):
+        same(answer.rows, ask(server, load, fresh_salt()).rows)
+    assert server.wait_until_idle() < 5
+
+
+def test_a_salt_is_a_cache_of_its_own(server: Served) -> None:
+    load = loads()[5]
+    first, second = (ask(server, load, fresh_salt()) for _ in range(2))
+    assert second.usage["producer_tokens"] == first.usage["producer_tokens"] > 0
+
+
+# --- other forms of a document --------------------------------------------------------
+
+
+def test_token_ids_score_as_the_text(server: Served, salt: str, encode: Encode) -> None:
+    load = loads()[5]
+    context = load.document + load.text_question
+    ids = {"token_ids": encode(context)}
+    answer = server.post(
+        {
+            "document": ids,
+            "branches": [
+                {"token_ids": encode(context + branch)[len(ids["token_ids"]) :]}
+                for branch in load.branches
+            ],
+            "cache_salt": salt,
+        }
+    )
+    check(Answer.read(answer.text), reference(server, load, encode))
+
+
+def test_chat_messages(server: Served, salt: str) -> None:
+    load = loads()[4]
+    messages = [{"role": "user", "content": f"{load.document}\n\n{load.question}"}]
+    answer = server.group({"messages": messages}, load.branches, cache_salt=salt)
+    rendered = server.post({"messages": messages}, "/tokenize").json()["tokens"]
+    own = [answer.branches[index]["token_ids"] for index in range(4)]
+    rows = server.uncached([[*rendered, *ids] for ids in own])
+    expected = [row[-len(ids) :] for row, ids in zip(rows, own, strict=True)]
+    check(answer, expected)
+    assert answer.started["document_tokens"] == len(rendered)
+
+
+def test_labels_by_text_and_by_id(server: Served, salt: str, encode: Encode) -> None:
+    load = loads()[5]
+    question = f"\n\nQuestion: {load.question}"
+    branches = [f"\nCandidate: {option}\nCorrect:" for option in load.options]
+    [yes], [no] = encode(" yes"), encode(" no")
+
+    def read(labels: list[object]) -> Answer:
+        return server.group(
+            load.document,
+            branches,
+            question=question,
+            scoring="label",
+            labels=labels,
+            cache_salt=salt,
+        )
+
+    by_text, by_id = read([" yes", " no"]), read([no, yes])
+    for one, other in zip(by_text.labels, by_id.labels, strict=True):
+        assert one == [rounded(value) for value in other[::-1]]
+    prompts = [encode(load.document + question + branch) for branch in branches]
+    for index, label in enumerate((yes, no)):
+        rows = server.uncached([[*prompt, label] for prompt in prompts])
+        for row, answer in zip(rows, by_text.labels, strict=True):
+            assert answer[index] == rounded(row[-1])
+    shared = by_text.started["shared_tokens"]
+    unit = server.stats()["settings"]["match_unit"]
+    assert min(by_text.cached) >= shared - unit

@@ -1,0 +1,317 @@
+"""The replay lab: real scheduler, virtual time."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from server_ext.replay.cards import CARDS, H100
+from server_ext.replay.grid import Cell, Folder, capacity, make_trace, run_cells
+from server_ext.replay.ledger import Outcome, quantile
+from server_ext.replay.policies import ARMS
+from server_ext.replay.run import replay, shared_boundary
+from server_ext.replay.trace import (
+    Arrivals,
+    Group,
+    Trace,
+    TraceError,
+    arrive,
+    paper_groups,
+    read_trace,
+    wide_groups,
+    write_trace,
+)
+from server_ext.replay.worker import Cost, Sample, attended_pairs, fit
+
+NINE = CARDS["Qwen3.5-9B"]
+CONTROL = CARDS["Qwen3-8B"]
+
+
+def backlog(count: int = 12, **options: object) -> Trace:
+    groups = paper_groups(questions=count, **{"regime": "cold", **options})
+    return Trace("backlog", arrive(groups, Arrivals("backlog")))
+
+
+def reproducible(outcome: Outcome) -> tuple[object, ...]:
+    figures = {k: v for k, v in outcome.figures.items() if k != "measured"}
+    return figures, outcome.latencies, outcome.rounds
+
+
+# --- the drawn example ----------------------------------------------------------------
+
+
+def drawn() -> Trace:
+    """Three documents of 3,000 tokens, four short branches each: 12,970 tokens."""
+    tails = {0: (60, 60, 60, 70)}
+    return Trace(
+        "drawn",
+        tuple(
+            Group(
+                name=f"g{index}",
+                at=0.0,
+                document=f"d{index}",
+                document_tokens=3000,
+                question=f"q{index}",
+                question_tokens=0,
+                branches=tails.get(index, (60, 60, 60, 60)),
+            )
+            for index in range(3)
+        ),
+    )
+
+
+def test_the_papers_drawn_example() -> None:
+    """The same 12,970 tokens in four rounds instead of six."""
+    card = replace(NINE, token_budget=4096)
+    stop = replay(drawn(), card, ARMS["radix-0.33"], keep_rounds=9)
+    past = replay(drawn(), card, ARMS["traversal"], keep_rounds=9)
+    assert (stop.figures["rounds"], past.figures["rounds"]) == (6, 4)
+    assert stop.figures["tokens"] == past.figures["tokens"] == 12_970
+    assert stop.figures["bubbles"] > 0
+    assert past.figures["bubbles"] == 0
+    assert past.figures["bound"] == 4
+
+
+def test_false_dependencies_of_0_32_cost_the_drawn_example_seven_more_rounds() -> None:
+    card = replace(NINE, token_budget=4096)
+    assert replay(drawn(), card, ARMS["radix-0.32"]).figures["rounds"] == 13
+
+
+# --- the loop -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_every_arm_ends_and_is_reproducible(arm: str) -> None:
+    trace = make_trace(Cell(model="Qwen3.5-9B", arm=arm, questions=14))
+    first, again = (replay(trace, NINE, ARMS[arm], keep_rounds=400) for _ in range(2))
+    assert first.figures["completed"] == 14
+    assert reproducible(first) == reproducible(again)
+    assert all(latency > 0 for latency in first.latencies)
+
+
+@pytest.mark.parametrize("arm", ["radix-0.33", "radixflow+"])
+def test_the_asynchronous_engine_hides_the_host_behind_the_device(arm: str) -> None:
+    cost = replace(NINE.cost, host=0.02)
+    runs = [
+        replay(backlog(), NINE, ARMS[arm], cost=cost, asynchronous=asynchronous)
+        for asynchronous in (False, True)
+    ]
+    assert [run.figures["completed"] for run in runs] == [12, 12]
+    assert runs[1].figures["makespan"] < 0.95 * runs[0].figures["makespan"]
+    assert runs[1].figures["bubbles"] is None
+
+
+def test_every_prompt_token_is_computed_or_read() -> None:
+    for arm in ("radix-0.33", "radixflow"):
+        figures = replay(backlog(), NINE, ARMS[arm]).figures
+        computed = figures["prompt_tokens"] * (1 - figures["hit"])
+        assert computed == pytest.approx(figures["tokens"])
+
+
+def test_hints_recompute_less_and_never_more_than_a_unit_a_branch() -> None:
+    native = replay(backlog(), NINE, ARMS["radix-0.33"]).figures
+    ours = replay(backlog(), NINE, ARMS["radixflow+"]).figures
+    assert ours["tokens"] < native["tokens"]
+    trace = backlog().groups
+    assert ours["overlap_tokens"] <= sum(4 * (16 + g.question_tokens) for g in trace)
+    assert ours["overlap_tokens"] < native["overlap_tokens"]
+
+
+def test_the_control_does_not_change_under_traversal_and_hints() -> None:
+    native = replay(backlog(), CONTROL, ARMS["radix-0.33"]).figures
+    for arm in ("traversal", "radixflow+"):
+        ours = replay(backlog(), CONTROL, ARMS[arm]).figures
+        assert ours["latency_mean"] == native["latency_mean"]
+        assert ours["rounds"] == native["rounds"]
+
+
+def test_over_length_is_rejected_and_counted() -> None:
+    groups = [
+        Group("short", 0.0, "a", 100, "a", 5, (10, 10)),
+        Group("long", 0.0, "b", 200, "b", 5, (10, 100)),
+    ]
+    card = replace(NINE, max_model_len=300)
+    figures = replay(Trace("t", tuple(groups)), card, ARMS["radixflow+"]).figures
+    assert (figures["completed"], figures["rejected"]) == (1, 1)
+
+
+def test_a_closed_loop_sends_when_the_last_group_is_through() -> None:
+    groups = arrive(
+        paper_groups(regime="cold", questions=9), Arrivals("closed", sessions=1)
+    )
+    outcome = replay(Trace("t", groups), NINE, ARMS["radixflow+"])
+    assert outcome.figures["completed"] == 9
+    assert sum(outcome.latencies) == pytest.approx(outcome.figures["makespan"])
+
+
+def test_wide_groups_enter_the_engine_in_windows() -> None:
+    trace = Trace("wide", wide_groups(width=300, groups=2))
+    outcome = replay(trace, NINE, ARMS["radixflow+"], keep_rounds=500)
+    assert outcome.figures["completed"] == 2
+    assert max(entry["waiting"] for entry in outcome.rounds) <= 2 * 256 + 2
+
+
+def test_the_engine_takes_arrivals_between_rounds() -> None:
+    figures = replay(
+        make_trace(Cell(model="Qwen3.5-9B", arm="radix-0.33", questions=10)),
+        NINE,
+        ARMS["radix-0.33"],
+    ).figures
+    assert 0 <= figures["late_mean"] <= figures["late_max"]
+    assert figures["first_event_mean"] is None
+
+
+# --- traces ---------------------------------------------------------------------------
+
+
+def test_the_papers_load_has_its_size_and_its_sharing() -> None:
+    groups = paper_groups(regime="reuse")
+    assert len(groups) == 1551
+    assert {len(group.branches) for group in groups} == {4}
+    long = [group for group in groups if group.document.startswith("long")]
+    assert len(long) == 517
+    assert len({group.document for group in long}) < 60
+    assert len({g.salt for g in paper_groups(regime="cold")}) == 1551
+    shared = [not group.salt for group in paper_groups(regime="mixed")]
+    assert 0.4 < sum(shared) / 1551 < 0.6
+    turned = paper_groups(regime="reuse", order="reversed")
+    assert turned == tuple(reversed(groups))
+
+
+def test_every_model_of_the_series_sees_the_same_trace() -> None:
+    cells = [
+        Cell(model=model, arm=arm, questions=30)
+        for model in ("Qwen3.5-0.8B", "Qwen3.5-27B", "Qwen3-8B")
+        for arm in ("radix-0.33", "radixflow+")
+    ]
+    assert len({make_trace(cell).groups for cell in cells}) == 1
+
+
+def test_bursts_keep_the_mean_rate() -> None:
+    groups = arrive(paper_groups(regime="cold"), Arrivals("burst", rate=10.0, burst=8))
+    assert groups[0].at == groups[7].at < groups[8].at
+    assert groups[-1].at == pytest.approx(155, rel=0.25)
+
+
+def test_a_trace_file_comes_back(tmp_path: Path) -> None:
+    trace = make_trace(Cell(model="Qwen3.5-9B", arm="radixflow+", questions=12))
+    write_trace(trace, tmp_path / "t.jsonl")
+    assert read_trace(tmp_path / "t.jsonl").groups == trace.groups
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda lines: ["{}", *lines[1:]], "line 1: not a trace of version 1"),
+        (lambda lines: lines[:-1], "groups promised"),
+        (lambda lines: [*lines[:2], lines[1]], "a second group"),
+        (lambda lines: [lines[0], "{", lines[2]], "line 2: not JSON"),
+        (lambda lines: [lines[0], lines[1].replace("]", ",0]"), lines[2]], "a branch"),
+        (lambda lines: [lines[0], '{"name":"x"}', lines[2]], "line 2"),
+    ],
+)
+def test_a_broken_trace_is_refused_by_line(tmp_path, change, problem) -> None:
+    path = tmp_path / "t.jsonl"
+    write_trace(Trace("t", paper_groups(regime="cold", questions=2)), path)
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(change(lines)) + "\n")
+    with pytest.raises(TraceError, match=problem):
+        read_trace(path)
+
+
+def test_the_shared_boundary_is_the_endpoints() -> None:
+    cheap = Group("g", 0.0, "d", 500, "q", 20, (9, 9, 9, 9))
+    dear = Group("g", 0.0, "d", 500, "q", 200, (9, 9, 9, 9))
+    assert (shared_boundary(cheap), shared_boundary(dear)) == (500, 700)
+
+
+# --- cards and costs ------------------------------------------------------------------
+
+
+def test_cards_derive_vllms_block_sizes_and_the_models_weights() -> None:
+    derived = {
+        name: (card.layout.block_size, card.layout.recurrent_groups)
+        for name, card in CARDS.items()
+    }
+    assert derived == {
+        "Qwen3.5-0.8B": (544, 3),
+        "Qwen3.5-4B": (528, 3),
+        "Qwen3.5-9B": (528, 3),
+        "Qwen3.5-27B": (784, 3),
+        "Nemotron-Nano-9B-v2": (1312, 7),
+        "Qwen3-8B": (16, 0),
+    }
+    weights = [round(card.layout.weights / 1e9, 1) for card in CARDS.values()]
+    assert weights == [0.8, 4.2, 9.0, 26.9, 8.9, 8.2]
+    for card in CARDS.values():
+        block = card.layout.block_size * card.layout.page_of_a_token
+        used = card.num_blocks * block * card.layout.layers_a_group
+        assert used + card.layout.weights * 2 <= H100.used * H100.memory
+
+
+def test_capacity_is_an_upper_bound() -> None:
+    trace = backlog(24)
+    figures = replay(trace, NINE, ARMS["radixflow+"]).figures
+    assert 24 / figures["makespan"] <= capacity(trace.groups, NINE)
+
+
+def test_a_fit_finds_the_costs_of_a_trace() -> None:
+    cost = Cost(round=0.01, token=4e-5, row=3e-4, pair=2e-9)
+    samples = [
+        Sample(cost.device(t, r, p), t, r, p)
+        for t, r, p in [
+            (100, 1, 5000), (4000, 2, 9_000_000), (8192, 16, 2_000_000),
+            (700, 9, 100_000), (16, 16, 96_000), (2500, 5, 700_000),
+        ]
+    ]  # fmt: skip
+    found = fit(samples)
+    assert found.round == pytest.approx(cost.round, rel=1e-3)
+    assert found.token == pytest.approx(cost.token, rel=1e-3)
+    assert found.row == pytest.approx(cost.row, rel=1e-3)
+    assert found.pair == pytest.approx(cost.pair, rel=1e-3)
+    with pytest.raises(ValueError, match="at least 4"):
+        fit(samples[:3])
+
+
+def test_pairs_and_quantiles() -> None:
+    assert attended_pairs(0, 3) == 1 + 2 + 3
+    assert attended_pairs(10, 2) == 11 + 12
+    assert quantile([], 0.5) is None
+    assert quantile([3.0, 1.0, 2.0, 4.0], 0.5) == 2.0
+    assert quantile([float(i) for i in range(1, 101)], 0.99) == 99.0
+
+
+# --- the grid -------------------------------------------------------------------------
+
+
+def test_a_killed_grid_goes_on_where_it_was(tmp_path: Path) -> None:
+    cells = [
+        Cell(model="Qwen3.5-9B", arm=arm, questions=6)
+        for arm in ("radix-0.33", "radixflow+")
+    ]
+    ran: list[str] = []
+    run_cells(cells, Folder(tmp_path), done=lambda cell, _: ran.append(cell.arm))
+    whole = (tmp_path / "cells.jsonl").read_text()
+    (tmp_path / "cells.jsonl").write_text(whole[:-20])
+    run_cells(cells, Folder(tmp_path), done=lambda cell, _: ran.append(cell.arm))
+    assert ran == ["radix-0.33", "radixflow+", "radixflow+"]
+    text = (tmp_path / "cells.jsonl").read_text()
+    now = [json.loads(line) for line in text.splitlines()]
+    was = [json.loads(line) for line in whole.splitlines()]
+    assert [line["digest"] for line in now] == [line["digest"] for line in was]
+
+
+def test_a_failed_arm_stays_failed(tmp_path, monkeypatch) -> None:
+    def hang(*_: object, **__: object) -> None:
+        raise AssertionError("no such block")
+
+    monkeypatch.setattr("server_ext.replay.run.replay", hang)
+    cells = [Cell(model="Qwen3.5-9B", arm="radix-0.33", questions=6)]
+    seen: list[str] = []
+    run_cells(cells, Folder(tmp_path), done=lambda _, r: seen.append(r["error"]))
+    monkeypatch.undo()
+    run_cells(cells, Folder(tmp_path), done=lambda _, r: seen.append(r["error"]))
+    assert seen == ["AssertionError: no such block"]

@@ -1,0 +1,93 @@
+"""The report: one page, no network, drawn and hovered over in a real browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("plotly", reason="the report needs the extra 'replay'")
+
+from server_ext.replay import main
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--host-resolver-rules=MAP * ~NOTFOUND",
+    "--virtual-time-budget=30000",
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("grid")
+    common = ["--out", str(out), "--questions", "8"]
+    arms = "radix-0.32,radix-0.33,radixflow,radixflow+"
+    grid = ["grid", *common, "--models", "Qwen3.5-9B,Qwen3-8B", "--policies", arms]
+    assert main([*grid, "--regimes", "cold", "--orders", "forward"]) == 0
+    assert main(["sweep", *common, "--loads", "0.5,1"]) == 0
+    assert main(["report", "--out", str(out)]) == 0
+    return out
+
+
+def test_the_page_needs_no_network(folder: Path) -> None:
+    page = (folder / "report.html").read_text()
+    ours = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+    assert "http" not in ours
+    assert not re.search(r"<(link|img|iframe)|src=", ours)
+    assert "Simulated." in ours
+
+
+def test_the_headline_leads_with_the_harder_baseline(folder: Path) -> None:
+    page = (folder / "report.html").read_text()
+    head = re.search(r"<th>model</th>(.*?)</tr>", page)
+    assert head is not None
+    assert head[1].index("radixflow vs 0.33") < head[1].index("radixflow vs 0.32")
+    summary = json.loads((folder / "summary.json").read_text())
+    assert {line["arm"] for line in summary} >= {"radix-0.33", "radixflow+"}
+    assert all("latency_vs_radix-0.33" in line for line in summary)
+
+
+def test_the_csv_has_a_line_a_cell(folder: Path) -> None:
+    lines = (folder / "cells.csv").read_text().splitlines()
+    assert len(lines) == 1 + 8 + 8
+    assert lines[0].startswith("cell_model,cell_arm,cell_regime")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
+def test_a_browser_draws_every_chart_and_hovers(folder: Path) -> None:
+    assert CHROMIUM is not None
+    page = (folder / "report.html").read_text()
+    hover = (
+        "<script>setTimeout(() => Plotly.Fx.hover('timeline', {xval: 2, yval: 0}, "
+        "'xy'), 3000)</script>"
+    )
+    tried = folder / "hovered.html"
+    tried.write_text(page.replace("</html>", hover + "</html>"))
+    done = subprocess.run(
+        [CHROMIUM, *FLAGS, "--dump-dom", tried.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=True,
+    )
+    places = page.count('class="chart"')
+    assert places >= 7
+    assert f'data-drawn="{places}"' in done.stdout
+    assert done.stdout.count('class="main-svg"') >= places
+    timeline = done.stdout.partition('id="timeline"')[2]
+    assert re.search(r'class="hovertext".*?round 2:', timeline, re.DOTALL)
+
+
+def test_the_pages_tables_are_those_of_its_cells() -> None:
+    script = Path(__file__).parents[2] / "docs" / "replay" / "build_tables.py"
+    subprocess.run([sys.executable, str(script), "--check"], check=True, timeout=60)
