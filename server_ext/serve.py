@@ -26,8 +26,8 @@ MATCH_UNIT = 16
 """Finest boundary, in tokens, at which a branch can resume from the cache."""
 
 QUIET = "ignore:resource_tracker:UserWarning"
-"""vLLM's processes leave shared memory for Python's tracker to give back, which it does,
-and says so after our last line: nothing that anyone could act on."""
+"""vLLM's processes leave shared memory for Python's tracker to give back.  It does, and
+says so after our last line: nothing that anyone could act on."""
 
 USAGE = """\
 usage: radixflow serve MODEL [--policy NAME] [any `vllm serve` flag]
