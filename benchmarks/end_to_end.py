@@ -59,6 +59,7 @@ from benchmarks._harness import (
 )
 from radixflow_sdk import RadixFlowClient, RadixFlowError, ScoreResult, Timeouts
 from server_ext.demo.reading import (
+    MOST_FACTS,
     ReadingDocument,
     ReadingQuestion,
     label_prompt,
@@ -95,10 +96,10 @@ def loads(quick: bool) -> dict[str, list[Group]]:
     """The named loads; 4 options a group."""
     if quick:
         return {"quick": _groups(_documents(range(6, 22, 4), questions=1, seed=7))}
-    # About 18.4 tokens a fact: 100 to 700, and 1,000 to 3,000 tokens.
-    short = [6 + round(32 * step / 23) for step in range(24)]
-    fewer = [6 + round(32 * step / 7) for step in range(8)]
-    long = [55 + round(107 * step / 7) for step in range(8)]
+    # About 17.7 tokens a fact and its filler: 100 to 700, and 1,000 to 3,000 tokens.
+    short = [6 + round(34 * step / 23) for step in range(24)]
+    fewer = [6 + round(34 * step / 7) for step in range(8)]
+    long = [57 + round(113 * step / 7) for step in range(8)]
     return {
         "backlog": _groups(_documents(short, questions=1, seed=1)),
         "questions": _groups(_documents(fewer, questions=3, seed=2)),
@@ -111,10 +112,12 @@ def _documents(
 ) -> Iterator[ReadingDocument]:
     # Long and short ones mixed: neither order of lengths is what a server sees.
     for place, count in enumerate(sorted(facts, key=lambda n: (n * 7919) % 101)):
+        stated = min(count, MOST_FACTS)
         yield make_document(
             seed=9_000_000 + 1000 * seed + place,
-            facts=count,
+            facts=stated,
             questions=questions,
+            filler=(2 * count - stated) / stated,
             held_out=True,
         )
 

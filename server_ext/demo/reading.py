@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 __all__ = [
+    "MOST_FACTS",
     "OPTIONS",
     "ReadingDocument",
     "ReadingQuestion",
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 OPTIONS: Final = 4
+MOST_FACTS: Final = 60
 _CROWDED: Final = 8
 _LIKELIHOOD_LINES: Final = 0.5
 # The bundled held_out.json: seed, facts, questions of each document.
@@ -266,6 +268,11 @@ def make_document(
     """
     if facts < 1:
         raise ValueError(f"a document needs at least one fact, not {facts}")
+    if facts > MOST_FACTS:
+        raise ValueError(
+            f"a document has at most {MOST_FACTS} facts, each about somebody or "
+            f"something else, not {facts}: lengthen it with filler"
+        )
     if not 0 <= questions <= facts:
         raise ValueError(
             f"{questions} questions cannot each ask for another of {facts} facts"
