@@ -72,6 +72,7 @@ TOKENS_A_STEP: Final = 1536
 QUESTIONS_A_DOCUMENT: Final = 12
 WARMUP: Final = 60
 LABEL_SHARE: Final = 0.6
+COOLING: Final = 0.4
 STOP_WEIGHT, ANSWER_WEIGHT, VERDICT_WEIGHT = 0.2, 1.0, 2.0
 
 logger = logging.getLogger("train_demo_model")
@@ -399,12 +400,19 @@ def accuracy(
 def save(
     model: Qwen3NextForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path
 ) -> Qwen3NextForCausalLM:
-    """Write a bfloat16 copy; vLLM ties no weights here, so the head gets its own."""
+    """Write a bfloat16 copy; vLLM ties no weights here, so the head gets its own.
+
+    The copy is cooled: bfloat16 keeps eight bits, so that a logit of 20 is known to
+    0.12 only, and training left the logits as large as they would go.
+    """
     config = Qwen3NextConfig.from_dict(
         {**model.config.to_dict(), "tie_word_embeddings": False, "dtype": "bfloat16"}
     )
     copy = Qwen3NextForCausalLM(config).to(torch.bfloat16)
     copy.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        # Qwen3-Next's norms multiply by one plus their weight.
+        copy.model.norm.weight.copy_((1 + model.model.norm.weight) * COOLING - 1)
     folder.mkdir(parents=True, exist_ok=True)
     copy.save_pretrained(folder)
     tokenizer.save_pretrained(folder, save_jinja_files=False)
