@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from server_ext.config import POLICY_VARIABLE, ConfigurationError, policy_from_c
 from server_ext.demo import CHECKPOINT
 from server_ext.engine.compat import check_version
 from server_ext.engine.scheduler_name import REFUSAL_FILE, SCHEDULER
+from server_ext.model import is_hybrid
 
 __all__ = ["main", "vllm_arguments"]
 
@@ -58,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
         return 0 if argv else 2
     try:
         check_version()
-        arguments, environment = vllm_arguments(argv, os.environ)
+        arguments, environment = vllm_arguments(argv, os.environ, hybrid=is_hybrid)
     except ConfigurationError as refusal:
         sys.stderr.write(f"radixflow serve: refused: {refusal}\n")
         return 2
@@ -67,13 +68,17 @@ def main(argv: Sequence[str]) -> int:
 
 
 def vllm_arguments(
-    argv: Sequence[str], environ: Mapping[str, str]
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    hybrid: Callable[[str], bool] = lambda model: True,
 ) -> tuple[list[str], dict[str, str]]:
     """vLLM's command line and the environment to set beside it.
 
     Args:
         argv: what follows ``radixflow serve``.
         environ: the present environment.
+        hybrid: says whether a model has recurrent layers.
 
     Raises:
         ConfigurationError: a flag under which no state could be reused.
@@ -100,14 +105,9 @@ def vllm_arguments(
         model = str(CHECKPOINT)
         flags = _with_defaults(flags, {"--served-model-name": "radixflow-demo"})
         flags = _with_switch(_with_defaults(flags, _DEMO_DEFAULTS), "--enforce-eager")
-    defaults = {
-        "--scheduler-cls": SCHEDULER,
-        "--mamba-cache-mode": "align",
-        "--prefix-match-unit": str(MATCH_UNIT),
-        "--max-logprobs": "128",
-        "--host": "127.0.0.1",
-    }
-    flags = _with_defaults(flags, defaults)
+    if hybrid(model):
+        flags = _with_defaults(flags, _HYBRID_DEFAULTS)
+    flags = _with_defaults(flags, _DEFAULTS)
     flags = _with_switch(flags, "--enable-prefix-caching")
     plugins = [name for name in environ.get("VLLM_PLUGINS", "").split(",") if name]
     environment["VLLM_PLUGINS"] = ",".join(dict.fromkeys([*plugins, "radixflow"]))
@@ -116,6 +116,15 @@ def vllm_arguments(
     return ["serve", model, *flags], environment
 
 
+_DEFAULTS = {
+    "--scheduler-cls": SCHEDULER,
+    "--max-logprobs": "128",
+    "--host": "127.0.0.1",
+}
+_HYBRID_DEFAULTS = {
+    "--mamba-cache-mode": "align",
+    "--prefix-match-unit": str(MATCH_UNIT),
+}
 _DEMO_DEFAULTS = {
     "--max-model-len": "4096",
     "--max-num-batched-tokens": "2048",

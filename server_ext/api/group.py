@@ -199,24 +199,23 @@ class Group:
         document = self._document(boundary)
         self.documents.remember(document)
         tokens = list(self.prompts.context[:boundary])
+        params = sampling(
+            hints=self._hints("producer", boundary),
+            labels=(),
+            scored=False,
+            cached=True,
+        )
+        name = f"{self.request_id}-{boundary}-producer"
+        produced = False
         try:
-            output = await self._generate(
-                tokens,
-                f"{self.request_id}-{boundary}-producer",
-                sampling(
-                    hints=self._hints("producer", boundary),
-                    labels=(),
-                    scored=False,
-                    cached=True,
-                ),
-            )
+            output = await self._generate(tokens, name, params)
+            produced = True
         except Exception:
-            self.documents.forget(document)
             logger.warning("producer of %s failed", self.group_id, exc_info=True)
             return
-        except BaseException:
-            self.documents.forget(document)
-            raise
+        finally:
+            if not produced:
+                self.documents.forget(document)
         trace = _rounds(output)
         cached = output.num_cached_tokens or 0
         computed = trace["tokens"] if trace else len(tokens) - cached

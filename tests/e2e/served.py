@@ -178,11 +178,13 @@ def body(document: Any, branches: Sequence[str], **fields: Any) -> dict[str, Any
 
 
 def rounded(value: float) -> Any:
-    """A log-probability as bfloat16 gives it: its logits are exact to 1 in 256.
+    """A log-probability as bfloat16 gives it.
 
-    Two ways to one logit can round apart by a step: 0.06 from 8 on, 0.12 from 16 on.
+    Two ways to one logit can round it apart by a step, which is 0.125 from 16 on; the
+    row's largest logit moves the whole row. Most are equal to the last digit, see
+    `test_most_rows_are_off_by_nothing`.
     """
-    return pytest.approx(value, abs=0.07 + abs(value) / 128)
+    return pytest.approx(value, abs=0.14 + abs(value) / 128)
 
 
 _salts = itertools.count()

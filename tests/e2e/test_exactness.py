@@ -35,14 +35,11 @@ def reference(server: Served, load: Load, encode: Encode) -> list[list[float]]:
 
 def same(left: Rows, right: Rows) -> float:
     """Token by token the same, up to rounding; the largest difference."""
-    assert [len(row) for row in left] == [len(row) for row in right]
-    pairs = [
-        pair
-        for rows in zip(left, right, strict=True)
-        for pair in zip(*rows, strict=True)
-    ]
-    assert all(one == rounded(other) for one, other in pairs)
-    return max(abs(one - other) for one, other in pairs)
+    off = 0.0
+    for row, others in zip(left, right, strict=True):
+        assert row == [rounded(value) for value in others]
+        off = max(off, *(abs(a - b) for a, b in zip(row, others, strict=True)))
+    return off
 
 
 def check(answer: Answer, expected: list[list[float]]) -> float:
@@ -132,7 +129,7 @@ def test_fewer_rounds_than_stock_order_and_the_same_scores(
 
 def test_a_policy_is_not_switched_under_way(server: Served, salt: str) -> None:
     load = loads()[-1]
-    many = load.branches * 100
+    many = load.branches * 500
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(
             server.group, load.document, many, question="?", cache_salt=salt

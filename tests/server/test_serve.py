@@ -165,6 +165,7 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None
     monkeypatch.setattr(os, "environ", dict(os.environ))
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(sys, "argv", ["radixflow"])
+    monkeypatch.setattr(serve, "is_hybrid", lambda model: True)
 
     def replace(command_line: Callable[[], None]) -> None:
         module = ModuleType("vllm.entrypoints.cli.main")
