@@ -255,29 +255,33 @@ def _claims(cost: dict[tuple[str, str], Cost], parked: dict[int, float]) -> list
     for queue in QUEUES:
         ours, native = cost[queue.name, "radixflow+"], cost[queue.name, NATIVE]
         few = queue.branches < 100
+        whole = ours.rounds * ours.mean_us / (native.rounds * native.mean_us)
+        claims.append(
+            Claim(f"{queue.name}: host time of the queue", whole, "x native", 1.0, "<=")
+        )
         a_row = ours.row_us / native.row_us
         claims.append(
-            Claim(f"{queue.name}: host time a row", a_row, "x native", "<=", 1.25)
+            Claim(f"{queue.name}: host time a row", a_row, "x native", 1.25, "<=")
             if few
             else Claim(
                 f"{queue.name}: mean a round",
                 ours.mean_us / native.mean_us,
                 "x native",
-                "<=",
                 1.5,
+                "<=",
             )
         )
         if not few:
             worst = ours.worst_us / native.worst_us
             claims.append(
-                Claim(f"{queue.name}: worst round", worst, "x native", "<=", 3.0)
+                Claim(f"{queue.name}: worst round", worst, "x native", 3.0, "<=")
             )
             claims.append(
-                Claim(f"{queue.name}: host time a row", a_row, "x native", "<=", 1.25)
+                Claim(f"{queue.name}: host time a row", a_row, "x native", 1.25, "<=")
             )
     growth = parked[PARKED[-1]] / parked[PARKED[0]]
     claims.append(
-        Claim("20,000 parked branches against 10, a round", growth, "x", "<=", 1.25)
+        Claim("20,000 parked branches against 10, a round", growth, "x", 1.25, "<=")
     )
     return claims
 

@@ -210,6 +210,9 @@ class Group:
         try:
             output = await self._generate(tokens, name, params)
             produced = True
+        except (EngineDeadError, BranchFailure) as error:
+            logger.warning("producer of %s failed: %s", self.group_id, error)
+            return
         except Exception:
             logger.warning("producer of %s failed", self.group_id, exc_info=True)
             return

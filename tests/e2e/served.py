@@ -120,11 +120,24 @@ class Served:
         counters: dict[str, int] = self.stats()["counters"]
         return counters
 
+    def in_flight(self) -> int:
+        """Requests in the engine; between two rounds none of a group's may run."""
+        gauges = self.stats()["gauges"]
+        return int(gauges["running"] + gauges["waiting"])
+
+    def busy(self) -> bool:
+        """Whether anything runs or waits in the engine.
+
+        A branch runs for one round, so between two rounds there may be none running.
+        """
+        gauges = self.stats()["gauges"]
+        return any(gauges[name] for name in ("running", "waiting"))
+
     def wait_until_idle(self, seconds: float = 60) -> float:
         """Seconds until nothing runs and nothing waits in the engine."""
         began = time.monotonic()
-        while any(self.stats()["gauges"][name] for name in ("running", "waiting")):
-            assert time.monotonic() - began < seconds, self.stats()["gauges"]
+        while in_flight := self.in_flight():
+            assert time.monotonic() - began < seconds, in_flight
             time.sleep(0.02)
         return time.monotonic() - began
 

@@ -99,7 +99,7 @@ def test_most_rows_are_off_by_nothing(server: Served, encode: Encode) -> None:
         )
         for one, other in zip(row, others, strict=True)
     )
-    assert off[len(off) // 2] <= 0.0001
+    assert off[len(off) // 2] <= 0.001
     assert off[len(off) * 9 // 10] <= 0.07
 
 
@@ -134,7 +134,7 @@ def test_a_policy_is_not_switched_under_way(server: Served, salt: str) -> None:
         running = pool.submit(
             server.group, load.document, many, question="?", cache_salt=salt
         )
-        while not server.stats()["gauges"]["running"]:
+        while not server.in_flight():
             assert not running.done()
         answer = server.post({"name": "radix"}, "/v1/radixflow/policy")
         assert answer.status_code == 409

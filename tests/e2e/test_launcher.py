@@ -28,13 +28,14 @@ def test_ctrl_c_stops_the_server_and_its_workers(tmp_path: Path) -> None:
 
         def ask() -> None:
             try:
-                ends.append(httpx.post(f"{server.url}/v1/branches", json=many))
+                ends.append(server.post(many))
             except httpx.TransportError as error:
                 ends.append(error)
 
         busy = threading.Thread(target=ask)
         busy.start()
-        while not server.stats()["gauges"]["running"]:
+        while not server.in_flight():
+            assert busy.is_alive(), ends
             time.sleep(0.01)
         os.killpg(server.process.pid, signal.SIGINT)  # as a terminal does
         assert server.process.wait(30) == 0

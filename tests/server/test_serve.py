@@ -17,6 +17,12 @@ from server_ext.engine.scheduler_name import REFUSAL_FILE, SCHEDULER
 from server_ext.serve import main, vllm_arguments
 
 
+@pytest.fixture(autouse=True)
+def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model's name is looked up on the Hugging Face hub: not from here."""
+    monkeypatch.setattr(serve, "is_hybrid", lambda model: True)
+
+
 def arguments(*words: str) -> list[str]:
     return vllm_arguments(words, {})[0]
 
