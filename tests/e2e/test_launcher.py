@@ -15,6 +15,7 @@ from tests.e2e.served import SECONDS_TO_START, body, group_members, launched, se
 pytestmark = pytest.mark.server
 
 
+@pytest.mark.slow  # two servers on two cores: the second one's stop then takes minutes
 def test_ctrl_c_stops_the_server_and_its_workers(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         members = server.alive()
