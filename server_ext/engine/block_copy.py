@@ -17,6 +17,7 @@ the second copy must see the first one done.  The second mend runs such copies i
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections.abc import Iterable, Sequence
@@ -67,6 +68,7 @@ def install() -> None:
     if hasattr(native, _MARK):
         return
 
+    @functools.wraps(native)
     def copy_kv_cache_blocks_inplace(
         kv_caches: Iterable[torch.Tensor], num_blocks: int, copies: Sequence[Any]
     ) -> None:

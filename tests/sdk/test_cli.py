@@ -98,7 +98,8 @@ def test_serve_passes_everything_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_serve_without_the_server_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "server_ext", None)
+    for name in ("server_ext", "server_ext.serve"):
+        monkeypatch.setitem(sys.modules, name, None)
     done = RUN.invoke(cli.app, ["serve", "model"])
     assert done.exit_code == 1
     assert "needs server_ext" in done.stderr
