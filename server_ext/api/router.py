@@ -6,9 +6,11 @@ client that goes away cancels it, and with it every branch in the engine.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import secrets
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
@@ -89,13 +91,24 @@ def _line(event: dict[str, Any]) -> bytes:
     return text.encode() + b"\n"
 
 
+def _refusing(handler: Callable[..., Awaitable[Response]]) -> Any:
+    """Answer a `RequestRefused` of a route with its status and body."""
+
+    @functools.wraps(handler)
+    async def answer(*args: Any, **kwargs: Any) -> Response:
+        try:
+            return await handler(*args, **kwargs)
+        except RequestRefused as refusal:
+            return JSONResponse(refusal.body(), status_code=refusal.status)
+
+    return answer
+
+
 @router.post("/v1/branches", response_model=None)
+@_refusing
 async def branches(http: Request) -> Response:
     """Score N branches of one document; see ``docs/wire.md``."""
-    try:
-        return await _answer(http)
-    except RequestRefused as refusal:
-        return JSONResponse(refusal.body(), status_code=refusal.status)
+    return await _answer(http)
 
 
 async def _answer(http: Request) -> Response:
@@ -166,13 +179,11 @@ def _rank(given: str | None, ranks: int) -> int | None:
 
 
 @router.get("/v1/radixflow/stats", response_model=None)
+@_refusing
 async def stats(http: Request) -> Response:
     """Snapshot of the scheduler."""
     server: Server = http.app.state.radixflow
-    try:
-        snapshot = await server.snapshot()
-    except RequestRefused as refusal:
-        return JSONResponse(refusal.body(), status_code=refusal.status)
+    snapshot = await server.snapshot()
     return JSONResponse(
         {
             "v": 1,
@@ -188,31 +199,25 @@ async def stats(http: Request) -> Response:
 
 
 @router.get("/v1/radixflow/rounds", response_model=None)
+@_refusing
 async def rounds(http: Request, after: int = 0) -> Response:
     """The last rounds, row by row."""
     server: Server = http.app.state.radixflow
-    try:
-        return JSONResponse({"v": 1, "rounds": await server.rounds(after)})
-    except RequestRefused as refusal:
-        return JSONResponse(refusal.body(), status_code=refusal.status)
+    return JSONResponse({"v": 1, "rounds": await server.rounds(after)})
 
 
 @router.get("/v1/radixflow/trace", response_model=None)
+@_refusing
 async def trace(http: Request) -> Response:
     """The last rounds as a Chrome trace (open it in Perfetto)."""
     server: Server = http.app.state.radixflow
-    try:
-        return JSONResponse(chrome_trace(await server.rounds(0)))
-    except RequestRefused as refusal:
-        return JSONResponse(refusal.body(), status_code=refusal.status)
+    return JSONResponse(chrome_trace(await server.rounds(0)))
 
 
 @router.post("/v1/radixflow/policy", response_model=None)
+@_refusing
 async def policy(http: Request) -> Response:
     """Switch the policy of an idle server."""
     server: Server = http.app.state.radixflow
-    try:
-        name = await server.switch_policy(await _body(http))
-    except RequestRefused as refusal:
-        return JSONResponse(refusal.body(), status_code=refusal.status)
+    name = await server.switch_policy(await _body(http))
     return JSONResponse({"policy": name})
