@@ -1,6 +1,7 @@
-"""The ``vllm.general_plugins`` entry: a mended copy and three methods.
+"""The ``vllm.general_plugins`` entry: two mends and three methods.
 
-vLLM calls `register` in every process.  Workers get whole-block copies (`block_copy`);
+vLLM calls `register` in every process.  Workers get whole-block copies (`block_copy`)
+and rows of given tokens that leave others' rows alone (`token_rows`);
 the engine core gets three methods that the API-server process calls by name
 (``call_utility_async``), which is how a snapshot of the scheduler gets across:
 ``SchedulerStats`` has no free slot for it.
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from server_ext.engine import block_copy
+from server_ext.engine import block_copy, token_rows
 
 __all__ = ["register"]
 
@@ -41,6 +42,7 @@ def register() -> None:
     from vllm.v1.engine.core import EngineCore
 
     block_copy.install()
+    token_rows.install()
     EngineCore.radixflow_snapshot = radixflow_snapshot
     EngineCore.radixflow_rounds = radixflow_rounds
     EngineCore.radixflow_set_policy = radixflow_set_policy

@@ -102,11 +102,6 @@ def test_scores_beside_chat_are_the_scores_without(server: Served) -> None:
         assert beside == [rounded(value) for value in before]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="vLLM 0.32.0: a row that reads given tokens (a label) takes the top "
-    "log-probabilities of every other request in its batch away (vLLM PR #51789)",
-)
 def test_chat_beside_labels_keeps_its_top_log_probabilities(server: Served) -> None:
     with ThreadPoolExecutor(8) as pool:
         chats = [pool.submit(chat, server, 150) for _ in range(4)]
