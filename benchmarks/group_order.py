@@ -35,7 +35,7 @@ def figures(rate: float, overtake: float | None) -> dict[str, float]:
     groups = paper_groups(regime="mixed", questions=GROUPS)
     trace = Trace("group order", arrive(groups, Arrivals("poisson", rate=rate)))
     arm = Arm(policy.name, policy, hints=True, fine=True, about="")
-    found = replay(trace, CARDS["Qwen3.5-9B"], arm, find_bubbles=False).figures
+    found = replay(trace, CARDS["Qwen3.5-9B"], arm, look_on=False).figures
     names = ("latency_mean", "latency_p50", "latency_p99", "rounds", "reuse")
     return {"rate": rate, "overtake": overtake or 0.0, **{n: found[n] for n in names}}
 

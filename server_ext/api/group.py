@@ -29,6 +29,7 @@ from server_ext.api.scoring import (
 )
 from server_ext.api.tokens import GroupPrompts
 from server_ext.hints import VERSION
+from server_ext.sharing import producer_boundaries
 
 if TYPE_CHECKING:
     from vllm.engine.protocol import EngineClient
@@ -176,19 +177,14 @@ class Group:
     # -- the producer ----------------------------------------------------------
 
     def _boundaries(self) -> list[int]:
-        """Where a producer should leave a state: the shared boundary, and below it
-        the document's end, at which groups with other questions will resume.
-        """
-        shared = self.prompts.shared_tokens
-        if len(self.prompts.branches) == 1:
-            return []
-        wanted = dict.fromkeys((min(self.prompts.document_tokens, shared), shared))
-        return [
-            boundary
-            for boundary in wanted
-            if boundary > self.route.match_unit
-            and self._document(boundary) not in self.documents
-        ]
+        """Where a producer should leave a state that is not there yet."""
+        wanted = producer_boundaries(
+            self.prompts.document_tokens,
+            self.prompts.shared_tokens,
+            len(self.prompts.branches),
+            self.route.match_unit,
+        )
+        return [b for b in wanted if self._document(b) not in self.documents]
 
     def _document(self, boundary: int) -> bytes:
         shared = self.prompts.context[:boundary]

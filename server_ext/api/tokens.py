@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from server_ext.api.protocol import BranchesRequest, RequestRefused
+from server_ext.sharing import shared_boundary
 
 __all__ = ["BranchPrompt", "Context", "GroupPrompts", "Tokenizer", "group_prompts"]
 
 SEAM_CHARACTERS = 64
 """A seam lies at least this many characters before the end of the context."""
 SEAM_TRIES = 8
-QUESTION_TOKENS_WORTH_A_ROW = 256
-"""A question is computed with each branch until that costs this many tokens more."""
 
 
 class Tokenizer(Protocol):
@@ -188,24 +187,13 @@ def group_prompts(
     return GroupPrompts(
         context=ids,
         document_tokens=document_tokens,
-        shared_tokens=_shared_boundary(document_tokens, len(ids), branches),
+        shared_tokens=min(
+            shared_boundary(document_tokens, len(ids), len(branches)),
+            *(branch.keep for branch in branches),
+        ),
         branches=branches,
         labels=_label_ids(request, tokenizer, follow, branches),
     )
-
-
-def _shared_boundary(
-    document: int, context: int, branches: Sequence[BranchPrompt]
-) -> int:
-    """After the document, or after the question too where recomputing it is dear.
-
-    Sharing up to the question costs a row of its own for every question; sharing the
-    document alone lets all questions on it meet at one state.
-    """
-    common = min(branch.keep for branch in branches)
-    repeated = (context - document) * (len(branches) - 1)
-    wanted = context if repeated > QUESTION_TOKENS_WORTH_A_ROW else document
-    return min(wanted, common)
 
 
 def _joint_context(request: BranchesRequest, tokenizer: Tokenizer) -> Context:

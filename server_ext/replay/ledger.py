@@ -7,6 +7,7 @@ reproducible).  What is not known is None, never zero.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,11 @@ from server_ext.replay.cards import Card
 from server_ext.replay.policies import Arm
 from server_ext.replay.trace import Group, Trace
 
-__all__ = ["Ledger", "Outcome", "Row", "quantile"]
+__all__ = ["CAUSES", "Ledger", "Outcome", "Row", "quantile"]
+
+CAUSES = ("rows", "tokens", "queue", "held", "blocked", "chunk", "memory")
+"""What ends a round: full rows; the token budget; nobody waits; who waits is held, or
+BLOCKED; the next READY branch can take no whole chunk of the tokens left; no blocks."""
 
 
 @dataclass(slots=True)
@@ -71,9 +76,13 @@ class Ledger:
 
     Attributes:
         keep_rounds: rounds to keep row by row.
+        rows: most rows in a round.
+        budget: most tokens in a round.
     """
 
     keep_rounds: int = 0
+    rows: int = 1
+    budget: int = 1
     _rows: dict[str, Row] = field(default_factory=dict)
     _done: list[Row] = field(default_factory=list)
     _requests: dict[str, _Request] = field(default_factory=dict)
@@ -84,8 +93,9 @@ class Ledger:
     _row_steps: int = 0
     _tokens: int = 0
     _overlap: int = 0
-    _bubbles: int = 0
-    _bubble_rows: int = 0
+    _ended: Counter[str] = field(default_factory=Counter)
+    _bubbles: Counter[str] = field(default_factory=Counter)
+    _unused: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     _blocked: int = 0
     _admitted: int = 0
     _prompt_tokens: int = 0
@@ -155,14 +165,20 @@ class Ledger:
         scheduled: Mapping[str, int],
         blocked: Sequence[str],
         waiting: int,
+        ended: str | None,
         bubble: bool,
     ) -> None:
-        """A round was dispatched."""
+        """A round was dispatched; `ended`: one of `CAUSES`, None if not looked for."""
         self._rounds += 1
         self._row_steps += len(scheduled)
-        self._tokens += sum(scheduled.values())
+        tokens = sum(scheduled.values())
+        self._tokens += tokens
         self._blocked += len(blocked)
-        self._bubbles += bubble
+        if ended is not None:
+            used = max(len(scheduled) / self.rows, tokens / self.budget)
+            self._ended[ended] += 1
+            self._bubbles[ended] += bubble
+            self._unused[ended] += 1 - used
         if len(self._kept) < self.keep_rounds:
             self._kept.append(
                 {
@@ -171,6 +187,7 @@ class Ledger:
                     "rows": dict(scheduled),
                     "blocked": list(blocked),
                     "waiting": waiting,
+                    "ended": ended,
                     "bubble": bubble,
                 }
             )
@@ -257,7 +274,7 @@ class Ledger:
             ),
             "overlap_tokens": self._overlap,
             "overlap": self._overlap / self._tokens if self._tokens else None,
-            "bubbles": None if asynchronous else self._bubbles,
+            **self._causes(),
             "blocked_visits": self._blocked,
             "recovered_rows": counters["recovered_rows"],
             "lookups": counters["lookups"],
@@ -279,6 +296,23 @@ class Ledger:
             rounds=tuple(self._kept),
             wall_seconds=wall_seconds,
         )
+
+    def _causes(self) -> dict[str, Any]:
+        """Rounds, bubbles and unused rounds by what ended the round.
+
+        ``unused``: a round that filled 12 of 16 rows and a third of its budget left a
+        quarter of a round unused.  The sum of what was used is what no order of these
+        very rows could have gone below without mixing them otherwise.
+        """
+        known = bool(self._ended)
+        figures: dict[str, Any] = {
+            "bubbles": self._bubbles.total() if known else None,
+        }
+        for cause in CAUSES:
+            figures[f"ended_{cause}"] = self._ended[cause] if known else None
+            figures[f"bubbles_{cause}"] = self._bubbles[cause] if known else None
+            figures[f"unused_{cause}"] = self._unused[cause] if known else None
+        return figures
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:

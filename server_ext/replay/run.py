@@ -14,11 +14,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, islice
 from typing import Any
 
 from server_ext.api.group import BRANCHES_IN_FLIGHT, ProducedDocuments
-from server_ext.api.tokens import QUESTION_TOKENS_WORTH_A_ROW
 from server_ext.hints import STATE_ONLY, VERSION
 from server_ext.replay.cards import Card
 from server_ext.replay.clock import Clock, Device
@@ -27,8 +26,9 @@ from server_ext.replay.policies import Arm
 from server_ext.replay.rig import Keys, make_request, make_scheduler, model_output
 from server_ext.replay.trace import Group, Trace
 from server_ext.replay.worker import Cost, attended_pairs
+from server_ext.sharing import producer_boundaries, shared_boundary
 
-__all__ = ["ReplayError", "replay", "shared_boundary"]
+__all__ = ["ReplayError", "replay"]
 
 _PAUSE = 0.001
 """An engine that found nothing to run looks again after this long (vLLM's pause)."""
@@ -40,13 +40,6 @@ class ReplayError(RuntimeError):
     """An arm failed: it stays failed, and nothing is put in its place."""
 
 
-def shared_boundary(group: Group) -> int:
-    """Tokens that all branches share, by the rule of our endpoint."""
-    repeated = group.question_tokens * (len(group.branches) - 1)
-    dear = repeated > QUESTION_TOKENS_WORTH_A_ROW
-    return group.context_tokens if dear else group.document_tokens
-
-
 def replay(
     trace: Trace,
     card: Card,
@@ -55,7 +48,7 @@ def replay(
     asynchronous: bool = False,
     cost: Cost | None = None,
     keep_rounds: int = 0,
-    find_bubbles: bool = True,
+    look_on: bool = True,
     progress: Callable[[int], None] | None = None,
 ) -> Outcome:
     """Run one arm over a trace, from an empty cache to an empty queue.
@@ -67,7 +60,8 @@ def replay(
         asynchronous: the engine of time.
         cost: costs to use in place of the card's.
         keep_rounds: keep this many rounds row by row, for the timeline.
-        find_bubbles: look for avoidable bubbles (costs host time).
+        look_on: find out what ended each round, and avoidable bubbles (costs host
+            time; the synchronous engine only).
         progress: called with the number of finished groups.
 
     Raises:
@@ -79,8 +73,8 @@ def replay(
         arm,
         cost=cost or card.cost,
         asynchronous=asynchronous,
-        ledger=Ledger(keep_rounds=keep_rounds),
-        find_bubbles=find_bubbles and not asynchronous,
+        ledger=Ledger(keep_rounds, rows=card.rows, budget=card.token_budget),
+        look_on=look_on and not asynchronous,
         progress=progress,
     )
     with _no_collector():
@@ -107,7 +101,12 @@ class _Sent:
     waiting: deque[int]
     left: int
     shared: int
-    document: bytes
+
+    def state_at(self, boundary: int) -> bytes:
+        """Key of the group's prefix of that length, as `ProducedDocuments` keeps it."""
+        group = self.group
+        question = group.question if boundary > group.document_tokens else ""
+        return f"{group.salt}|{group.document}|{question}|{boundary}".encode()
 
 
 @dataclass
@@ -118,7 +117,7 @@ class _Engine:
     cost: Cost
     asynchronous: bool
     ledger: Ledger
-    find_bubbles: bool
+    look_on: bool
     progress: Callable[[int], None] | None
 
     clock: Clock = field(default_factory=Clock)
@@ -129,6 +128,7 @@ class _Engine:
     _owner: dict[str, tuple[_Sent, int]] = field(default_factory=dict)
     _flying: deque[tuple[Any, Any, float]] = field(default_factory=deque)
     _order: Iterator[int] = field(default_factory=count)
+    _refused: str | None = None
 
     def __post_init__(self) -> None:
         self.scheduler = make_scheduler(
@@ -136,6 +136,8 @@ class _Engine:
         )
         self.scheduler.clock = self.clock
         self.scheduler.sleep = self.clock.sleep
+        if self.look_on:
+            self._watch_allocation()
         self.unit = self.scheduler.hash_block_size
         self.keys = Keys(self.unit)
         self.documents = ProducedDocuments()
@@ -214,13 +216,14 @@ class _Engine:
             planned.total_num_scheduled_tokens, len(scheduled), pairs
         )
         start, end = self.device.run(self.clock.now, seconds)
-        bubble = self.find_bubbles and self._bubble(planned)
+        ended, bubble = self._ended(planned) if self.look_on else (None, False)
         self.ledger.round(
             start=start,
             end=end,
             scheduled=scheduled,
             blocked=self.scheduler.history[-1].blocked,
             waiting=len(self.scheduler.waiting),
+            ended=ended,
             bubble=bubble,
         )
         self._flying.append((planned, model_output(self.scheduler, planned), end))
@@ -268,42 +271,41 @@ class _Engine:
             self._send(at, group)
 
     def _send(self, at: float, group: Group) -> None:
-        shared = shared_boundary(group)
-        sent = _Sent(
-            group=group,
-            waiting=deque(range(len(group.branches))),
-            left=len(group.branches),
-            shared=shared,
-            document=f"{group.salt}|{group.document}|{shared}".encode(),
+        shared = shared_boundary(
+            group.document_tokens, group.context_tokens, len(group.branches)
         )
+        branches = deque(range(len(group.branches)))
+        sent = _Sent(group, waiting=branches, left=len(branches), shared=shared)
         self._open[group.name] = sent
         self.ledger.arrived(group, offered=at, sent=self.clock.now)
-        if self.hinted and self._needs_producer(sent):
-            self.documents.remember(sent.document)
-            self._add(sent, -1, self._segments(group, None, shared), STATE_ONLY)
-        window = BRANCHES_IN_FLIGHT if self.hinted else len(sent.waiting)
-        for _ in range(min(window, len(sent.waiting))):
+        if self.hinted:
+            self._add_producers(sent)
+        window = BRANCHES_IN_FLIGHT if self.hinted else len(branches)
+        for _ in range(min(window, len(branches))):
             self._add_next(sent)
 
-    def _needs_producer(self, sent: _Sent) -> bool:
-        return (
-            len(sent.group.branches) > 1
-            and sent.shared > self.unit
-            and sent.document not in self.documents
-        )
+    def _add_producers(self, sent: _Sent) -> None:
+        group = sent.group
+        for boundary in producer_boundaries(
+            group.document_tokens, sent.shared, len(group.branches), self.unit
+        ):
+            state = sent.state_at(boundary)
+            if state not in self.documents:
+                self.documents.remember(state)
+                self._add(sent, -1, self._segments(group, None, boundary), boundary)
 
     def _add_next(self, sent: _Sent) -> None:
         index = sent.waiting.popleft()
-        self._add(sent, index, self._segments(sent.group, index, 0), {})
+        self._add(sent, index, self._segments(sent.group, index, 0), sent.shared)
 
     @staticmethod
     def _segments(
-        group: Group, index: int | None, shared: int
+        group: Group, index: int | None, boundary: int
     ) -> tuple[tuple[str, int], ...]:
         document = (group.document, group.document_tokens)
         question = (group.question, group.question_tokens)
         if index is None:
-            alone = shared <= group.document_tokens
+            alone = boundary <= group.document_tokens
             return (document,) if alone else (document, question)
         tail = (f"{group.name}#{index}", group.branches[index])
         return (document, question, tail)
@@ -313,11 +315,12 @@ class _Engine:
         sent: _Sent,
         index: int,
         segments: tuple[tuple[str, int], ...],
-        internal: dict[str, Any],
+        boundary: int,
     ) -> None:
+        """Send a branch, or (`index` below 0) a producer of a state at `boundary`."""
         group = sent.group
         role = "producer" if index < 0 else "consumer"
-        name = f"{group.name}#{role if index < 0 else index}"
+        name = f"{group.name}#{f'{role}-{boundary}' if index < 0 else index}"
         extra_args = None
         if self.hinted:
             extra_args = {
@@ -325,8 +328,8 @@ class _Engine:
                 "radixflow_group": group.name.replace("/", "."),
                 "radixflow_role": role,
                 "radixflow_branches": len(group.branches),
-                "radixflow_shared_tokens": sent.shared,
-                **internal,
+                "radixflow_shared_tokens": boundary,
+                **(STATE_ONLY if index < 0 else {}),
             }
         request = make_request(
             name,
@@ -345,7 +348,7 @@ class _Engine:
         if index < 0:
             return
         if hit + 2 * self.unit < sent.shared:
-            self.documents.forget(sent.document)
+            self.documents.forget(sent.state_at(sent.shared))
         sent.left -= 1
         if sent.waiting:
             self._add_next(sent)
@@ -360,38 +363,76 @@ class _Engine:
         if group.session is not None and self._sessions[group.session]:
             self._plan(self.clock.now, self._sessions[group.session].popleft())
 
-    # -- bubbles -------------------------------------------------------------------
+    # -- why a round ended -----------------------------------------------------------
 
-    def _bubble(self, planned: Any) -> bool:
-        """Whether rows were left although an arrived branch was READY and would fit."""
+    def _ended(self, planned: Any) -> tuple[str, bool]:
+        """What ended the scan of a planned round, and whether it left a bubble.
+
+        A bubble: rows and tokens are left, and an arrived branch is READY whose next
+        chunk the tokens left would hold.  Where memory ran out, whether it would have
+        fitted there too is not known; it is counted, under its cause.
+        """
         scheduler = self.scheduler
-        tokens = self.card.token_budget - planned.total_num_scheduled_tokens
-        if len(scheduler.running) >= self.card.rows or tokens <= 0:
-            return False
+        refused, self._refused = self._refused, None
+        left = self.card.token_budget - planned.total_num_scheduled_tokens
+        if len(scheduler.running) >= self.card.rows:
+            return "rows", False
+        if left <= 0:
+            return "tokens", False
+        if not len(scheduler.waiting):
+            return "queue", False
         lookups = scheduler.log.counters.lookups
-        found = any(
-            self._ready(request, tokens) for request in _first(scheduler.waiting)
-        )
+        seen = [
+            (request.request_id == refused, *self._state(request, left))
+            for request in _first(scheduler.waiting)
+        ]
         scheduler.log.counters.lookups = lookups
-        return found
+        bubble = any(ready and chunk for _, ready, chunk in seen)
+        return _cause(seen), bubble
 
-    def _ready(self, request: Any, tokens: int) -> bool:
-        scheduler = self.scheduler
-        if request.request_id in scheduler._gate or request.num_computed_tokens:
-            return False
+    def _state(self, request: Any, left: int) -> tuple[bool | None, int]:
+        """Whether a waiting branch is READY (None: held), and its chunk of `left`."""
+        scheduler, name = self.scheduler, request.request_id
+        gate = scheduler._gate
+        if name in gate and not gate._due(gate._held[name].at, self.clock.now):
+            return None, 0
         hit = scheduler._look_up(request)
-        wanted = request.num_tokens - hit[1]
-        block = self.card.layout.block_size
-        fits = wanted <= tokens or tokens >= block
-        return fits and scheduler._is_ready(hit)
+        leaf, junction = name in scheduler._leaves, request.shared_prefix_boundary
+        request.shared_prefix_boundary = hit[2]
+        chunk = min(request.num_tokens - hit[1], left)
+        if scheduler.need_mamba_block_aligned_split:
+            chunk = scheduler._mamba_block_aligned_split(request, chunk, hit[1], 0)
+        request.shared_prefix_boundary = junction
+        (scheduler._leaves.add if leaf else scheduler._leaves.discard)(name)
+        return scheduler._is_ready(hit), chunk
+
+    def _watch_allocation(self) -> None:
+        """Note the last request of a round that was refused blocks."""
+        manager = self.scheduler.kv_cache_manager
+        native = manager.allocate_slots
+
+        def allocate_slots(request: Any, *args: Any, **options: Any) -> Any:
+            blocks = native(request, *args, **options)
+            self._refused = request.request_id if blocks is None else None
+            return blocks
+
+        manager.allocate_slots = allocate_slots
 
 
 _LOOKED_AT = 32
-"""Waiting branches that the search for a bubble looks at in a round."""
+"""Waiting branches that are looked at to find out why a round ended."""
 
 
 def _first(waiting: Iterable[Any]) -> Iterator[Any]:
-    for index, request in enumerate(waiting):
-        if index >= _LOOKED_AT:
-            return
-        yield request
+    return islice(waiting, _LOOKED_AT)
+
+
+def _cause(seen: list[tuple[bool, bool | None, int]]) -> str:
+    """The cause, from (refused blocks, READY, chunk) of the first that wait."""
+    for refused, ready, _ in seen:
+        if refused:
+            return "memory" if ready else "blocked"
+    states = {ready for _, ready, _ in seen}
+    if True in states:
+        return "chunk"
+    return "blocked" if False in states else "held"

@@ -12,7 +12,7 @@ from server_ext.replay.cards import CARDS, H100
 from server_ext.replay.grid import Cell, Folder, capacity, make_trace, run_cells
 from server_ext.replay.ledger import Outcome, quantile
 from server_ext.replay.policies import ARMS
-from server_ext.replay.run import replay, shared_boundary
+from server_ext.replay.run import replay
 from server_ext.replay.trace import (
     Arrivals,
     Group,
@@ -220,12 +220,6 @@ def test_a_broken_trace_is_refused_by_line(tmp_path, change, problem) -> None:
     path.write_text("\n".join(change(lines)) + "\n")
     with pytest.raises(TraceError, match=problem):
         read_trace(path)
-
-
-def test_the_shared_boundary_is_the_endpoints() -> None:
-    cheap = Group("g", 0.0, "d", 500, "q", 20, (9, 9, 9, 9))
-    dear = Group("g", 0.0, "d", 500, "q", 200, (9, 9, 9, 9))
-    assert (shared_boundary(cheap), shared_boundary(dear)) == (500, 700)
 
 
 # --- cards and costs ------------------------------------------------------------------

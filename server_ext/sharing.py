@@ -1,0 +1,45 @@
+"""What the branches of a group share, and where their state should be left.
+
+The endpoint sends groups by these two rules, and the replay the same groups without a
+server.  Pure: token counts in, token counts out.
+"""
+
+from __future__ import annotations
+
+__all__ = ["producer_boundaries", "shared_boundary"]
+
+QUESTION_TOKENS_WORTH_A_ROW = 256
+"""A question is computed with each branch until that costs this many tokens more."""
+
+
+def shared_boundary(document: int, context: int, branches: int) -> int:
+    """After the document, or after the question too where recomputing it is dear.
+
+    Sharing up to the question costs a row of its own for every question; sharing the
+    document alone lets all questions on it meet at one state.
+
+    Args:
+        document: tokens of the document.
+        context: tokens of document and question.
+        branches: branches of the group.
+    """
+    repeated = (context - document) * (branches - 1)
+    return context if repeated > QUESTION_TOKENS_WORTH_A_ROW else document
+
+
+def producer_boundaries(
+    document: int, shared: int, branches: int, match_unit: int
+) -> tuple[int, ...]:
+    """Where a producer should leave a state: the shared boundary, and below it the
+    document's end, at which groups with other questions will resume.
+
+    Args:
+        document: tokens of the document.
+        shared: the shared boundary in tokens.
+        branches: branches of the group; one alone has nobody to share with.
+        match_unit: tokens between two boundaries that a hit can land on.
+    """
+    if branches == 1:
+        return ()
+    wanted = dict.fromkeys((min(document, shared), shared))
+    return tuple(boundary for boundary in wanted if boundary > match_unit)
