@@ -9,7 +9,7 @@ wrong number. This room must not do I/O and must not know where events come from
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import chain
 from typing import TypeAlias
 
@@ -44,6 +44,8 @@ class GroupState:
 
     Attributes:
         plan: What was asked.
+        unconditional: For each branch its log-likelihood after the plan's unconditional
+            context; empty where the plan has none.
         rows: `answers` in rows, so that a new state copies one row and not all.
         started: The group's first event, once it is in.
         completed: The group's last event, once it is in.
@@ -51,6 +53,7 @@ class GroupState:
 
     plan: Plan
     rows: tuple[tuple[Answer, ...], ...]
+    unconditional: tuple[float, ...] = ()
     started: GroupStarted | None = None
     completed: GroupCompleted | None = None
 
@@ -65,11 +68,11 @@ class GroupState:
         return sum(isinstance(answer, BranchResult) for answer in self.answers)
 
 
-def begin(plan: Plan) -> GroupState:
+def begin(plan: Plan, *, unconditional: Sequence[float] = ()) -> GroupState:
     """The state before the first event."""
     blank: tuple[Answer, ...] = (None,) * len(plan.request.branches)
     rows = tuple(blank[at : at + _ROW] for at in range(0, len(blank), _ROW))
-    return GroupState(plan=plan, rows=rows)
+    return GroupState(plan=plan, rows=rows, unconditional=tuple(unconditional))
 
 
 def fold(state: GroupState, event: BranchEvent) -> GroupState:
@@ -92,12 +95,7 @@ def fold(state: GroupState, event: BranchEvent) -> GroupState:
     if row[place] is not None:
         raise _wrong(state, f"answered branch {event.index} twice")
     row = (*row[:place], event, *row[place + 1 :])
-    return GroupState(
-        plan=state.plan,
-        rows=(*state.rows[:which], row, *state.rows[which + 1 :]),
-        started=state.started,
-        completed=state.completed,
-    )
+    return replace(state, rows=(*state.rows[:which], row, *state.rows[which + 1 :]))
 
 
 def _wrong(state: GroupState, what: str) -> InvalidResponseError:
@@ -108,12 +106,14 @@ def _wrong(state: GroupState, what: str) -> InvalidResponseError:
     )
 
 
-def candidates_of(plan: Plan, result: BranchResult) -> tuple[ScoredCandidate, ...]:
+def candidates_of(
+    state: GroupState, result: BranchResult
+) -> tuple[ScoredCandidate, ...]:
     """The options that one branch scores: one, or more where options are equal."""
-    first, *_ = plan.members[result.index]
+    first, *_ = members = state.plan.members[result.index]
     return tuple(
-        _candidate(plan, index, result, duplicate_of=None if index == first else first)
-        for index in plan.members[result.index]
+        _candidate(state, index, result, duplicate_of=None if index == first else first)
+        for index in members
     )
 
 
@@ -155,6 +155,8 @@ def finish(
         document_tokens=state.started.document_tokens,
         shared_tokens=state.started.shared_tokens,
         elapsed=elapsed,
+        normalize=state.plan.normalize,
+        route=state.started.route,
     )
 
 
@@ -216,20 +218,25 @@ def _by_option(state: GroupState) -> list[tuple[int, Answer]]:
 
 def _finished(state: GroupState) -> tuple[ScoredCandidate, ...]:
     results = [answer for answer in state.answers if isinstance(answer, BranchResult)]
-    found = [c for result in results for c in candidates_of(state.plan, result)]
+    found = [c for result in results for c in candidates_of(state, result)]
     return tuple(sorted(found, key=lambda candidate: candidate.index))
 
 
 def _candidate(
-    plan: Plan, index: int, result: BranchResult, *, duplicate_of: int | None
+    state: GroupState, index: int, result: BranchResult, *, duplicate_of: int | None
 ) -> ScoredCandidate:
-    option = plan.options[index]
+    option, known = state.plan.options[index], state.unconditional
+    scores = _scoring.every_score(
+        result.tokens,
+        result.labels,
+        option=option,
+        unconditional=known[result.index] if known else None,
+    )
     return ScoredCandidate(
         index=index,
         text=option if isinstance(option, str) else None,
-        score=_scoring.score(
-            result.tokens, result.labels, option=option, normalize=plan.normalize
-        ),
+        score=scores[state.plan.normalize],
+        scores=scores,
         tokens=result.tokens,
         labels=result.labels,
         usage=result.usage,
@@ -239,20 +246,14 @@ def _candidate(
 
 
 def _ranked(candidates: Sequence[ScoredCandidate]) -> tuple[Candidate, ...]:
-    scores = [candidate.score for candidate in candidates]
-    probabilities, tied = _scoring.softmax(scores), _scoring.ties(scores)
     return tuple(
         Candidate(
-            index=candidates[place].index,
-            text=candidates[place].text,
-            score=candidates[place].score,
-            tokens=candidates[place].tokens,
-            labels=candidates[place].labels,
-            usage=candidates[place].usage,
-            duplicate_of=candidates[place].duplicate_of,
-            request_id=candidates[place].request_id,
-            probability=probabilities[place],
-            tied=tied[place],
+            **{each.name: getattr(candidates[place], each.name) for each in _FIELDS},
+            probability=probability,
+            tied=tied,
         )
-        for place in _scoring.rank(scores)
+        for place, probability, tied in _scoring.rank([c.score for c in candidates])
     )
+
+
+_FIELDS = fields(ScoredCandidate)

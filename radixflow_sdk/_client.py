@@ -39,9 +39,10 @@ from radixflow_sdk._config import (
 from radixflow_sdk._dispatch import Dispatcher
 from radixflow_sdk._hints import session_id
 from radixflow_sdk._many import Outcomes
-from radixflow_sdk._plan import make_plan
+from radixflow_sdk._plan import make_plan, unconditional_plan
 from radixflow_sdk._prompt import Template
 from radixflow_sdk._transport import HTTPClient, Transport, connect
+from radixflow_sdk._unconditional import Unconditional
 from radixflow_sdk.exceptions import APIError
 from radixflow_sdk.types import (
     BranchedRequest,
@@ -125,6 +126,7 @@ class RadixFlowClient:
             retry=self._settings.retry,
         )
         self._asking = anyio.Lock()
+        self._unconditional = Unconditional()
 
     def __repr__(self) -> str:
         urls = ",".join(self._settings.base_urls)
@@ -198,6 +200,7 @@ class RadixFlowClient:
         normalize: Normalize = "sum",
         template: Template | None = None,
         labels: Sequence[Label] | None = None,
+        unconditional: str | Sequence[int] | None = None,
         timeout: float | None = None,
         group_id: str | None = None,
         cache_salt: str | None = None,
@@ -218,11 +221,17 @@ class RadixFlowClient:
             scoring: What is read from the model.
             normalize: ``sum`` of log-probabilities; ``mean`` a token; ``char`` a
                 character of the option (lm-evaluation-harness ``acc_norm``); ``byte`` a
-                UTF-8 byte (``acc_bytes``). With label scoring: ``sum`` is log P(first
-                label), ``label`` is log (P(first label) / sum of P(label)).
+                UTF-8 byte (``acc_bytes``); ``pmi`` less the sum after ``unconditional``
+                (``acc_mutual_info``). With label scoring: ``sum`` is log P(first
+                label), ``label`` is log (P(first label) / sum of P(label)). The others
+                are in `ScoredCandidate.scores`; `ScoreResult.under` ranks by them.
             template: The words around question and option; None: the defaults.
             labels: For label scoring, in place of the template's: texts of exactly one
                 token, or token ids.
+            unconditional: For ``pmi``, what stands before an option where there is no
+                document, such as ``"Answer:"`` or the id of the end-of-text token. Each
+                option is scored there once for this client, in a group of its own that
+                goes first and has the same limits; the client keeps 65,536 sums.
             timeout: Seconds for this group, in place of `Timeouts.total`.
             group_id: An id for log and metrics, 1 to 128 of ``A-Z a-z 0-9 . _ : -``.
             cache_salt: In place of the client's.
@@ -247,6 +256,7 @@ class RadixFlowClient:
                 normalize=normalize,
                 template=template,
                 labels=labels,
+                unconditional=unconditional,
                 timeout=timeout,
                 group_id=group_id,
                 cache_salt=cache_salt,
@@ -264,6 +274,7 @@ class RadixFlowClient:
         normalize: Normalize = "sum",
         template: Template | None = None,
         labels: Sequence[Label] | None = None,
+        unconditional: str | Sequence[int] | None = None,
         timeout: float | None = None,
         group_id: str | None = None,
         cache_salt: str | None = None,
@@ -289,6 +300,7 @@ class RadixFlowClient:
             normalize=normalize,
             template=template,
             labels=labels,
+            unconditional=unconditional,
             timeout=timeout,
             group_id=group_id,
             cache_salt=cache_salt,
@@ -305,20 +317,8 @@ class RadixFlowClient:
             ClientClosedError: The client was closed.
         """
         plan = self._plan(request)
-        call = _Call(plan, self._emit)
-
-        with call.told():
-            try:
-                await self._dispatcher.run(
-                    await self._address(request, plan),
-                    total=self._total(request),
-                    retry=self._options.retry,
-                    emit=self._emit,
-                    take=call.take,
-                )
-            except APIError as error:
-                return call.finish(error, keep_partial=request.partial == "return")
-            return call.finish(None, keep_partial=request.partial == "return")
+        sums = await self._sums_without_document(request, plan)
+        return await self._score(request, plan, sums)
 
     def score_many(
         self,
@@ -396,10 +396,47 @@ class RadixFlowClient:
 
     # --- the story -------------------------------------------------------------------
 
+    async def _score(
+        self, request: BranchedRequest, plan: Plan, sums: Sequence[float] = ()
+    ) -> ScoreResult:
+        call = _Call(plan, self._emit, sums)
+        keep_partial = request.partial == "return"
+        with call.told():
+            try:
+                await self._dispatcher.run(
+                    await self._address(request, plan),
+                    total=self._total(request),
+                    retry=self._options.retry,
+                    emit=self._emit,
+                    take=call.take,
+                )
+            except APIError as error:
+                return call.finish(error, keep_partial=keep_partial)
+            return call.finish(None, keep_partial=keep_partial)
+
+    async def _sums_without_document(
+        self, request: BranchedRequest, plan: Plan
+    ) -> tuple[float, ...]:
+        """Each branch's sum after the unconditional context, asked for where new."""
+        if plan.unconditional is None:
+            return ()
+        model = plan.request.model or await self._ask_model()
+        sums = self._unconditional.known(plan, model)
+        indexes = range(len(plan.request.branches))
+        if wanted := [index for index in indexes if index not in sums]:
+            whole = replace(request, document=plan.unconditional, partial="raise")
+            result = await self._score(whole, unconditional_plan(plan, wanted))
+            by_option = {c.index: c.score for c in result.candidates}
+            new = {index: by_option[plan.members[index][0]] for index in wanted}
+            self._unconditional.remember(plan, model, new)
+            sums |= new
+        return tuple(sums[index] for index in indexes)
+
     async def _stream(
         self, request: BranchedRequest, plan: Plan
     ) -> AsyncGenerator[ScoredCandidate, None]:
-        call = _Call(plan, self._emit)
+        sums = await self._sums_without_document(request, plan)
+        call = _Call(plan, self._emit, sums)
         with call.told():
             try:
                 events = self._dispatcher.events(
@@ -412,7 +449,7 @@ class RadixFlowClient:
                     async for event in events:
                         call.take(event)
                         if isinstance(event, BranchResult):
-                            for candidate in _assembly.candidates_of(plan, event):
+                            for candidate in call.candidates_of(event):
                                 yield candidate
             except APIError as error:
                 call.finish(error, keep_partial=False)
@@ -453,6 +490,7 @@ class RadixFlowClient:
             normalize=request.normalize,
             template=request.template,
             labels=request.labels,
+            unconditional=request.unconditional,
             model=self._options.model,
             group_id=request.group_id,
             cache_salt=self._options.cache_salt if salt is None else salt,
@@ -472,13 +510,21 @@ class RadixFlowClient:
 class _Call:
     """One group on its way: its state, and what is told of it."""
 
-    def __init__(self, plan: Plan, emit: Callable[[ClientEvent], None]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        emit: Callable[[ClientEvent], None],
+        unconditional: Sequence[float],
+    ) -> None:
         self._began = anyio.current_time()
-        self._state = _assembly.begin(plan)
+        self._state = _assembly.begin(plan, unconditional=unconditional)
         self._emit = emit
 
     def take(self, event: BranchEvent) -> None:
         self._state = _assembly.fold(self._state, event)
+
+    def candidates_of(self, result: BranchResult) -> tuple[ScoredCandidate, ...]:
+        return _assembly.candidates_of(self._state, result)
 
     def finish(self, cause: APIError | None, *, keep_partial: bool) -> ScoreResult:
         if cause is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TypeGuard, get_args
 
 from radixflow_sdk._prompt import Template, default_template
@@ -42,6 +43,7 @@ def make_plan(
     normalize: Normalize = "sum",
     template: Template | None = None,
     labels: Sequence[Label] | None = None,
+    unconditional: str | Sequence[int] | None = None,
     model: str | None = None,
     group_id: str | None = None,
     cache_salt: str | None = None,
@@ -85,6 +87,35 @@ def make_plan(
         options=given,
         members=tuple(map(tuple, members.values())),
         normalize=normalize,
+        unconditional=_read_unconditional(unconditional),
+    )
+
+
+def unconditional_plan(plan: Plan, wanted: Sequence[int]) -> Plan:
+    """The group that scores some of a plan's branches after its unconditional context.
+
+    Args:
+        plan: A plan with an unconditional context.
+        wanted: Indexes of the branches to score, not empty.
+    """
+    request = plan.request
+    branches = tuple(
+        replace(request.branches[index], index=place)
+        for place, index in enumerate(wanted)
+    )
+    return replace(
+        plan,
+        request=replace(
+            request,
+            document=plan.unconditional or "",
+            question=None,
+            branches=branches,
+            group_id=f"{request.group_id[:114]}.unconditional",
+            request_id=new_request_id(),
+        ),
+        members=tuple(plan.members[index] for index in wanted),
+        normalize="sum",
+        unconditional=None,
     )
 
 
@@ -172,6 +203,22 @@ def _read_document(
             messages = (*messages, words.ask_in_chat(question))
         return messages, None
     return _read_token_ids("document", document), between
+
+
+def _read_unconditional(value: object) -> str | tuple[int, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) and not _is_sequence(value):
+        raise _refuse("unconditional", value, "give text or a list of token ids")
+    read = (
+        _read_text("unconditional", value)
+        if isinstance(value, str)
+        else _read_token_ids("unconditional", value)
+    )
+    if not read:
+        advice = "something must come before the option, such as 'Answer:' or the id of"
+        raise _refuse("unconditional", value, f"{advice} the end-of-text token")
+    return read
 
 
 def _read_message(field: str, message: object) -> Message:

@@ -10,9 +10,10 @@ itself. Values are frozen, slotted and hashable.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from radixflow_sdk import _scoring
 from radixflow_sdk.exceptions import (
     BranchError,
     InvalidInputError,
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from radixflow_sdk._prompt import Template
 
 Scoring: TypeAlias = Literal["likelihood", "label"]
-Normalize: TypeAlias = Literal["sum", "mean", "char", "byte", "label"]
+Normalize: TypeAlias = Literal["sum", "mean", "char", "byte", "pmi", "label"]
+Route: TypeAlias = Literal["branches", "trie", "echo"]
 Partial: TypeAlias = Literal["raise", "return"]
 Document: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, str]]
 Option: TypeAlias = str | Sequence[int]
@@ -35,10 +37,17 @@ MAX_LABELS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenScore:
-    """One token and its natural log-probability given everything before it."""
+    """One token and its natural log-probability given everything before it.
+
+    Attributes:
+        token_id: The token.
+        logprob: Its log-probability over the full vocabulary.
+        is_top: Whether no token is likelier there; None where the server cannot tell.
+    """
 
     token_id: int
     logprob: float
+    is_top: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +103,9 @@ class ScoredCandidate:
         text: The option as given; None for an option given as token ids.
         score: What ``scoring`` and ``normalize`` say, in nats (per unit). Higher is
             better.
+        scores: The same under every normaliser that there are numbers for: ``char``
+            and ``byte`` for options given as text, ``pmi`` with an unconditional
+            context.
         tokens: The option's tokens and their log-probabilities; with label scoring the
             one generated token.
         labels: With label scoring, each label's log-probability; else None.
@@ -105,11 +117,40 @@ class ScoredCandidate:
     index: int
     text: str | None
     score: float
+    scores: Mapping[Normalize, float] = field(hash=False)
     tokens: tuple[TokenScore, ...]
     labels: tuple[LabelScore, ...] | None
     usage: Usage
     duplicate_of: int | None
     request_id: str
+
+    @property
+    def is_greedy(self) -> bool | None:
+        """Whether no token was likelier than the option's own at any of its places.
+
+        A tie for the top counts as greedy. None where the server cannot tell, and with
+        label scoring.
+        """
+        tops = [token.is_top for token in self.tokens]
+        if self.labels is not None or None in tops:
+            return None
+        return all(tops)
+
+    @property
+    def label_mass(self) -> float | None:
+        """Label scoring: the probability that the next token is one of the labels.
+
+        Near 0 the model was about to say something else, and the labels' ratio means
+        little. Without label scoring None.
+        """
+        return None if self.labels is None else _scoring.label_mass(self.labels)
+
+    @property
+    def top_is_label(self) -> bool | None:
+        """Label scoring: whether the likeliest next token is a label; else None."""
+        if self.labels is None:
+            return None
+        return self.tokens[0].token_id in {label.token_id for label in self.labels}
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -149,6 +190,10 @@ class ScoreResult:
         document_tokens: Tokens of the document.
         shared_tokens: Shared boundary: tokens of the prefix that all branches share.
         elapsed: Seconds from call to result, waiting for a free connection included.
+        normalize: What `Candidate.score` is.
+        route: How the numbers were read. ``branches``: by RadixFlow's plug-in. On a
+            server without it, ``trie``: one cached read for each distinct beginning of
+            an option; ``echo``: every row of every prompt, recomputed.
         failures: With ``partial="return"``, one error for each option without a
             score, in the order of ``options``; `candidates` and their probabilities
             are then of the others alone.
@@ -162,12 +207,64 @@ class ScoreResult:
     document_tokens: int
     shared_tokens: int
     elapsed: float
+    normalize: Normalize
+    route: Route = "branches"
     failures: tuple[BranchError, ...] = ()
 
     @property
     def best(self) -> Candidate:
         """The first of `candidates`."""
         return self.candidates[0]
+
+    def under(self, normalize: Normalize) -> ScoreResult:
+        """The same answer ranked under another normaliser; nothing is asked again.
+
+        Raises:
+            InvalidInputError: A candidate has no such score (`ScoredCandidate.scores`).
+        """
+        for candidate in self.candidates:
+            if normalize not in candidate.scores:
+                raise InvalidInputError(
+                    f"normalize is {normalize!r}; options[{candidate.index}] was "
+                    f"scored under {', '.join(candidate.scores)} only.",
+                    field="normalize",
+                    value=normalize,
+                )
+        given = sorted(self.candidates, key=lambda candidate: candidate.index)
+        scores = [candidate.scores[normalize] for candidate in given]
+        return replace(
+            self,
+            normalize=normalize,
+            candidates=tuple(
+                replace(
+                    given[standing.place],
+                    score=scores[standing.place],
+                    probability=standing.probability,
+                    tied=standing.tied,
+                )
+                for standing in _scoring.rank(scores)
+            ),
+        )
+
+    def brier(self, gold: int) -> float:
+        """Brier's score of `Candidate.probability` where ``options[gold]`` is right.
+
+        The sum over options of (probability - 1 if right else 0) squared: 0 is certain
+        and right, 2 certain and wrong. ``result.under("sum").brier(gold)`` is
+        lm-evaluation-harness's ``brier_score`` of one question.
+
+        Raises:
+            InvalidInputError: No candidate has that index.
+        """
+        given = sorted(self.candidates, key=lambda candidate: candidate.index)
+        places = [candidate.index for candidate in given]
+        if gold not in places:
+            raise InvalidInputError(
+                f"gold is {gold!r}; give the index of an option that has a score.",
+                field="gold",
+                value=gold,
+            )
+        return _scoring.brier([c.probability for c in given], places.index(gold))
 
 
 # --- many groups -----------------------------------------------------------------
@@ -188,6 +285,7 @@ class BranchedRequest:
         normalize: How log-probabilities become a score.
         template: The words around question and option.
         labels: For label scoring, in place of the template's.
+        unconditional: What ``pmi`` compares with: a context without the document.
         timeout: Seconds for the group's own work, in place of the client's.
         group_id: An id for log and metrics.
         cache_salt: In place of the client's.
@@ -202,6 +300,7 @@ class BranchedRequest:
     normalize: Normalize = "sum"
     template: Template | None = None
     labels: Sequence[Label] | None = None
+    unconditional: str | Sequence[int] | None = None
     timeout: float | None = None
     group_id: str | None = None
     cache_salt: str | None = None
@@ -382,6 +481,8 @@ class Plan:
         options: The options as given, token ids as tuples.
         members: For each branch, the positions of the options that it scores.
         normalize: How a branch becomes a score.
+        unconditional: Text or token ids after which every option is scored once more,
+            in a group of its own; None: it is not.
 
     Raises:
         InvalidInputError: The parts do not fit together.
@@ -391,6 +492,7 @@ class Plan:
     options: tuple[str | tuple[int, ...], ...]
     members: tuple[tuple[int, ...], ...]
     normalize: Normalize
+    unconditional: str | tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         request = self.request
@@ -415,6 +517,7 @@ class Plan:
             )
         self._check_labels()
         self._check_normalize()
+        self._check_unconditional()
 
     def _check_labels(self) -> None:
         scoring, labels = self.request.scoring, self.request.labels
@@ -435,7 +538,7 @@ class Plan:
 
     def _check_normalize(self) -> None:
         scoring, labels = self.request.scoring, self.request.labels
-        fits = ("sum", "label") if labels else ("sum", "mean", "char", "byte")
+        fits = ("sum", "label") if labels else ("sum", "mean", "char", "byte", "pmi")
         if self.normalize not in fits:
             raise InvalidInputError(
                 f"normalize is {self.normalize!r}; with scoring={scoring!r} use one of "
@@ -459,6 +562,23 @@ class Plan:
                         value=option,
                     )
 
+    def _check_unconditional(self) -> None:
+        if self.normalize == "pmi" and self.unconditional is None:
+            raise InvalidInputError(
+                "unconditional is None; normalize='pmi' compares with it, so give the "
+                "context that an option has without the document, such as "
+                "unconditional='Answer:'.",
+                field="unconditional",
+                value=self.unconditional,
+            )
+        if self.request.scoring == "label" and self.unconditional is not None:
+            raise InvalidInputError(
+                f"unconditional is {self.unconditional!r}; scoring='label' has no use "
+                "for it, so leave it out.",
+                field="unconditional",
+                value=self.unconditional,
+            )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStarted:
@@ -469,6 +589,7 @@ class GroupStarted:
     model: str
     document_tokens: int
     shared_tokens: int
+    route: Route = "branches"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

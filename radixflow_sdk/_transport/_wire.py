@@ -103,6 +103,7 @@ class _Completed(_Message):
     request_id: str
     token_ids: Annotated[list[_Count], Field(min_length=1)]
     token_logprobs: list[_LogProb]
+    token_is_top: list[bool] | None = None
     labels: list[_Label] | None
     usage: _Usage
 
@@ -110,6 +111,8 @@ class _Completed(_Message):
     def _one_number_a_token(self) -> _Completed:
         if len(self.token_ids) != len(self.token_logprobs):
             raise ValueError("token_ids and token_logprobs differ in length")
+        if self.token_is_top and len(self.token_ids) != len(self.token_is_top):
+            raise ValueError("token_ids and token_is_top differ in length")
         return self
 
 
@@ -223,12 +226,14 @@ def _started(event: _Started, request: BranchRequest) -> GroupStarted:
 
 
 def _result(event: _Completed, request: BranchRequest) -> BranchResult:
-    pairs = zip(event.token_ids, event.token_logprobs, strict=True)
+    tops: Sequence[bool | None] = event.token_is_top or [None] * len(event.token_ids)
+    rows = zip(event.token_ids, event.token_logprobs, tops, strict=True)
     return BranchResult(
         index=_branch_index(event.event, event.index, request),
         request_id=event.request_id,
         tokens=tuple(
-            TokenScore(token_id=token, logprob=value) for token, value in pairs
+            TokenScore(token_id=token, logprob=value, is_top=top)
+            for token, value, top in rows
         ),
         labels=_labels(event, request.labels),
         usage=Usage(

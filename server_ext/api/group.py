@@ -331,6 +331,7 @@ class Group:
             "request_id": f"{self.request_id}-{index}",
             "token_ids": list(reading.token_ids),
             "token_logprobs": list(reading.token_logprobs),
+            "token_is_top": list(reading.token_is_top),
             "labels": self._labels(reading),
             "usage": usage,
             "rounds": _shown(_rounds(output)),

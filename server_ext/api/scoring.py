@@ -46,11 +46,13 @@ class Reading:
     Attributes:
         token_ids: the scored tokens (the generated one in label mode).
         token_logprobs: their natural log-probabilities, same length.
+        token_is_top: whether no token is likelier there (a tie counts), same length.
         labels: log-probability of each label token, label mode only.
     """
 
     token_ids: tuple[int, ...]
     token_logprobs: tuple[float, ...]
+    token_is_top: tuple[bool, ...]
     labels: tuple[float, ...] | None = None
 
 
@@ -72,7 +74,9 @@ def sampling(
         temperature=0.0,
         # Decoding the rows of cached tokens, which hold no token, kills the engine.
         detokenize=False,
-        prompt_logprobs=0 if scored else None,
+        # The likeliest token too: vLLM's rank takes a tie for the top, which bfloat16
+        # often has, for a second place.
+        prompt_logprobs=1 if scored else None,
         logprobs=len(ids) or None,
         logprob_token_ids=ids or None,
         skip_reading_prefix_cache=not cached,
@@ -93,9 +97,9 @@ def read_rows(output: RequestOutput, scored: Sequence[int]) -> Reading:
             f"the engine gave {len(rows or ())} rows for {len(scored)} scored tokens",
             retryable=False,
         )
-    pairs = zip(scored, list(rows)[-len(scored) :], strict=True)
+    pairs = list(zip(scored, list(rows)[-len(scored) :], strict=True))
     values = tuple(_value(row, token) for token, row in pairs)
-    return Reading(tuple(scored), values)
+    return Reading(tuple(scored), values, tuple(_is_top(row, at) for at, row in pairs))
 
 
 def read_labels(output: RequestOutput, labels: Sequence[int]) -> Reading:
@@ -113,8 +117,14 @@ def read_labels(output: RequestOutput, labels: Sequence[int]) -> Reading:
     return Reading(
         (generated,),
         (_value(row, generated),),
+        (True,),  # temperature 0, and no rule of sampling
         tuple(_value(row, label) for label in labels),
     )
+
+
+def _is_top(row: Any, token: int) -> bool:
+    own = row[token].logprob
+    return all(entry.logprob <= own for entry in row.values())
 
 
 def _value(row: Any, token: int) -> float:

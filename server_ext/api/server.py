@@ -63,7 +63,6 @@ class Server:
         model = config.model_config
         startup = await _utility(engine, "radixflow_snapshot")
         settings = startup.get("settings") or {}
-        mode = model.logprobs_mode
         return cls(
             engine=engine,
             tokenizer=engine.renderer.get_tokenizer(),
@@ -76,9 +75,7 @@ class Server:
                 connector=config.kv_transfer_config is not None,
                 match_unit=settings.get("match_unit") or config.cache_config.block_size,
             ),
-            unsupported=None
-            if mode == "raw_logprobs"
-            else f"--logprobs-mode is {mode}: exact scores need raw_logprobs",
+            unsupported=_why_not(model.logprobs_mode, model.max_logprobs),
             ranks=config.parallel_config.data_parallel_size,
             startup=startup,
         )
@@ -151,6 +148,15 @@ class Server:
                 409, "busy", "requests are in flight: switch when the server is idle"
             )
         return name
+
+
+def _why_not(mode: str, most: int) -> str | None:
+    """Why no exact row can be read, or None."""
+    if mode != "raw_logprobs":
+        return f"--logprobs-mode is {mode}: exact scores need raw_logprobs"
+    if most == 0:
+        return "--max-logprobs is 0: scores need 1 or more"
+    return None
 
 
 async def _utility(engine: EngineClient, method: str, *args: Any) -> Any:

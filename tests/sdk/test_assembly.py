@@ -86,7 +86,7 @@ def test_a_finished_group_is_ranked() -> None:
 
 
 def test_one_branch_scores_all_equal_options() -> None:
-    found = candidates_of(plan(["a", "b", "a"]), result(0))
+    found = candidates_of(begin(plan(["a", "b", "a"])), result(0))
     assert [candidate.index for candidate in found] == [0, 2]
 
 

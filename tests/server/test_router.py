@@ -67,6 +67,7 @@ async def test_the_events_of_a_group() -> None:
         "request_id": f"{started['request_id']}-1",
         "token_ids": [ord(letter) for letter in " Rome"],
         "token_logprobs": [-ord(letter) / 1000 for letter in " Rome"],
+        "token_is_top": [True] * 5,
         "labels": None,
         "usage": {"prompt_tokens": 37, "cached_tokens": 28, "computed_tokens": 9},
         "rounds": {"first": 7, "last": 7, "blocked": 0},

@@ -42,7 +42,13 @@ def test_the_last_rows_are_the_branchs() -> None:
     reading = read_rows(output, [6, 7])
     assert reading.token_ids == (6, 7)
     assert reading.token_logprobs == (-1.5, 0.0)
+    assert reading.token_is_top == (False, True)
     assert reading.labels is None
+
+
+def test_a_tie_for_the_top_is_the_top() -> None:
+    output = prompt(row(t6=-0.7, t9=-0.7), row(t7=-0.70001, t9=-0.7))
+    assert read_rows(output, [6, 7]).token_is_top == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +100,7 @@ def test_a_label_without_a_row() -> None:
 
 def test_a_likelihood_reads_prompt_rows_only() -> None:
     params = sampling(hints=HINTS, labels=(), scored=True, cached=True)
-    assert (params.prompt_logprobs, params.logprobs) == (0, None)
+    assert (params.prompt_logprobs, params.logprobs) == (1, None)
     assert (params.max_tokens, params.temperature, params.detokenize) == (1, 0.0, False)
     assert params.skip_reading_prefix_cache is False
     assert params.extra_args == HINTS | {"radixflow_internal": {"trim_rows": True}}

@@ -1,0 +1,54 @@
+"""What options are worth without a document: a bounded memory of sums.
+
+An option's log-likelihood after an unconditional context is the same for every group,
+so each is asked for once. The memory holds digests, not texts. Pure; this room must not
+ask for anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Mapping
+
+from radixflow_sdk.types import Plan
+
+MOST = 65_536
+"""Sums kept, about 10 MB; the one that was not used for longest goes first."""
+
+
+class Unconditional:
+    """The sums of one client, over all its calls.
+
+    Args:
+        most: Sums kept.
+    """
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._sums: OrderedDict[bytes, float] = OrderedDict()
+
+    def known(self, plan: Plan, model: str) -> dict[int, float]:
+        """Of a plan's branches those whose sum is known, by branch index."""
+        keys = _keys(plan, model)
+        found = {i: key for i, key in enumerate(keys) if key in self._sums}
+        for key in found.values():
+            self._sums.move_to_end(key)
+        return {index: self._sums[key] for index, key in found.items()}
+
+    def remember(self, plan: Plan, model: str, sums: Mapping[int, float]) -> None:
+        """Keep the sums of some branches of a plan, by branch index."""
+        keys = _keys(plan, model)
+        for index, total in sums.items():
+            self._sums[keys[index]] = total
+        while len(self._sums) > self._most:
+            self._sums.popitem(last=False)
+
+
+def _keys(plan: Plan, model: str) -> list[bytes]:
+    """A key for each branch. The document and the salt change no sum."""
+    head = repr((model, plan.unconditional))
+    return [
+        hashlib.blake2b(f"{head}{branch.content!r}".encode(), digest_size=16).digest()
+        for branch in plan.request.branches
+    ]
