@@ -206,6 +206,14 @@ async def rounds(http: Request, after: int = 0) -> Response:
     return JSONResponse({"v": 1, "rounds": await server.rounds(after)})
 
 
+@router.get("/v1/radixflow/arrivals", response_model=None)
+@_refusing
+async def arrivals(http: Request, after: int = 0) -> Response:
+    """The last arrivals, for ``radixflow replay export``."""
+    server: Server = http.app.state.radixflow
+    return JSONResponse({"v": 1, **await server.arrivals(after)})
+
+
 @router.get("/v1/radixflow/trace", response_model=None)
 @_refusing
 async def trace(http: Request) -> Response:

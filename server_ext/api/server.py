@@ -120,6 +120,23 @@ class Server:
         )
         return kept
 
+    async def arrivals(self, after: int) -> dict[str, Any]:
+        """The arrivals after round `after` that the scheduler still keeps.
+
+        Raises:
+            RequestRefused: the scheduler is not ours.
+        """
+        kept: dict[str, Any] | None = await _utility(
+            self.engine, "radixflow_arrivals", after
+        )
+        if kept is None:
+            raise RequestRefused(
+                501,
+                "unsupported",
+                "this server runs another scheduler: start it with `radixflow serve`",
+            )
+        return kept
+
     async def switch_policy(self, body: bytes) -> str:
         """Switch to the policy that `body` names.
 

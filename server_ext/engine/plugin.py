@@ -31,6 +31,12 @@ def radixflow_rounds(self: Any, after: int) -> list[dict[str, Any]]:
     return [] if rounds_after is None else list(rounds_after(after))
 
 
+def radixflow_arrivals(self: Any, after: int) -> dict[str, Any] | None:
+    """The kept arrivals after round `after`; None where the scheduler is not ours."""
+    arrivals_after = getattr(self.scheduler, "arrivals_after", None)
+    return None if arrivals_after is None else dict(arrivals_after(after))
+
+
 def radixflow_set_policy(self: Any, name: str) -> bool:
     """Switch the policy of an idle scheduler; False where it is busy or not ours."""
     set_policy = getattr(self.scheduler, "set_policy", None)
@@ -45,4 +51,5 @@ def register() -> None:
     token_rows.install()
     EngineCore.radixflow_snapshot = radixflow_snapshot
     EngineCore.radixflow_rounds = radixflow_rounds
+    EngineCore.radixflow_arrivals = radixflow_arrivals
     EngineCore.radixflow_set_policy = radixflow_set_policy

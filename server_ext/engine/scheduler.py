@@ -38,6 +38,7 @@ from server_ext.hints import IGNORED, Hints, read_hints
 from server_ext.metrics import Round, RoundLog
 from server_ext.order import GroupOrder
 from server_ext.readiness import CommitFence, Readiness, classify
+from server_ext.recording import Arrival, Arrivals, packed
 
 __all__ = ["RadixFlowScheduler"]
 
@@ -72,6 +73,7 @@ class RadixFlowScheduler(AsyncScheduler):
         self.sleep: Callable[[float], None] = time.sleep
         self.log = RoundLog()
         self.history: deque[Round] = deque(maxlen=HISTORY)
+        self.arrivals = Arrivals()
         self._fence = CommitFence()
         self._hints: dict[str, Hints] = {}
         self._leaves: set[str] = set()
@@ -132,9 +134,24 @@ class RadixFlowScheduler(AsyncScheduler):
             self.log.counters.hints += 1
         elif hints is IGNORED:
             self.log.counters.hints_ignored += 1
+        self._record(request)
         if self._order is not None:
             self._order.arrived(self._lane(request), self._work(request))
         super().add_request(request)
+
+    def _record(self, request: Request) -> None:
+        self.arrivals.add(
+            Arrival(
+                name=request.request_id,
+                after=self.log.counters.rounds,
+                at=self.clock(),
+                tokens=request.num_prompt_tokens,
+                generates=request.max_tokens,
+                reads_cache=not request.skip_reading_prefix_cache,
+                keys=packed(request.block_hashes),
+                hints=self._hints.get(request.request_id),
+            )
+        )
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """One round; natively, between two notes in the round log."""
@@ -494,6 +511,20 @@ class RadixFlowScheduler(AsyncScheduler):
     def rounds_after(self, number: int) -> list[dict[str, object]]:
         """The rounds after `number` that are still kept, oldest first."""
         return [entry.as_dict() for entry in self.history if entry.number > number]
+
+    def arrivals_after(self, number: int) -> dict[str, Any]:
+        """The arrivals after round `number`, and what a replay of them must know."""
+        kept = [arrival for arrival in self.arrivals if arrival.after >= number]
+        return {
+            "policy": self.policy_preset.as_dict(),
+            "settings": compat.snapshot_settings(
+                self.vllm_config, self.block_size, self.hash_block_size
+            ),
+            "blocks": self.kv_cache_manager.block_pool.num_gpu_blocks,
+            "recurrent_groups": len(self._recurrent),
+            "dropped": self.arrivals.dropped,
+            "arrivals": [arrival.as_dict() for arrival in kept],
+        }
 
     def set_policy(self, name: str) -> bool:
         """Switch an idle scheduler to the preset `name`.

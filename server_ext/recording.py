@@ -1,0 +1,91 @@
+"""What arrived, and after which round: enough to replay a run without a model.
+
+Lengths, hints and shortened block keys, never tokens.  Pure and bounded: a server that
+runs for weeks keeps the last arrivals only, and says how many it has let go.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from server_ext.hints import Hints
+
+__all__ = ["Arrival", "Arrivals", "packed"]
+
+KEPT = 4096
+"""Most arrivals that are kept."""
+KEPT_BYTES = 1 << 24
+"""Most bytes of block keys that are kept."""
+KEY = 8
+"""Bytes that are kept of a block key: enough to tell a billion apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One request, as the scheduler took it.
+
+    Attributes:
+        name: its id.
+        after: rounds that had been planned before it came.
+        at: when, in seconds of the scheduler's clock.
+        tokens: length of its prompt.
+        generates: most tokens that it generates.
+        reads_cache: whether it may resume from the prefix cache.
+        keys: its block keys, `KEY` bytes each: equal exactly where prefixes are.
+        hints: its hints, None where it has none that can be used.
+    """
+
+    name: str
+    after: int
+    at: float
+    tokens: int
+    generates: int
+    reads_cache: bool
+    keys: bytes
+    hints: Hints | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The arrival as JSON-ready data, its keys in hexadecimal."""
+        hints = None if self.hints is None else asdict(self.hints)
+        return {
+            "name": self.name,
+            "after": self.after,
+            "at": self.at,
+            "tokens": self.tokens,
+            "generates": self.generates,
+            "reads_cache": self.reads_cache,
+            "keys": self.keys.hex(),
+            "hints": hints,
+        }
+
+
+def packed(keys: Iterable[bytes]) -> bytes:
+    """Block keys, shortened, in one string."""
+    return b"".join(key[:KEY] for key in keys)
+
+
+@dataclass(slots=True)
+class Arrivals:
+    """The last arrivals, oldest first.
+
+    Attributes:
+        dropped: how many older ones were let go since the start.
+    """
+
+    dropped: int = 0
+    _kept: deque[Arrival] = field(default_factory=deque)
+    _bytes: int = 0
+
+    def __iter__(self) -> Iterator[Arrival]:
+        return iter(self._kept)
+
+    def add(self, arrival: Arrival) -> None:
+        """Keep one more, and let go what is too much."""
+        self._kept.append(arrival)
+        self._bytes += len(arrival.keys)
+        while len(self._kept) > KEPT or self._bytes > KEPT_BYTES:
+            self._bytes -= len(self._kept.popleft().keys)
+            self.dropped += 1
