@@ -1,8 +1,8 @@
-"""The command line: ``radixflow score``, ``radixflow serve``, ``radixflow doctor``.
+"""The command line: ``radixflow score``, ``serve``, ``doctor``, ``eval`` and others.
 
-``serve`` hands everything after it to the server extension, untouched. What belongs to
-an extra is missed with a sentence and not with a traceback. This room must not score or
-serve by itself, and is the only one that writes to the terminal.
+``serve``, ``replay`` and ``lm-eval`` hand on everything after them, untouched. What
+belongs to an extra is missed with a sentence and not with a traceback. This room must
+not score, serve or measure by itself, and is the only one that writes to the terminal.
 """
 
 from __future__ import annotations
@@ -18,13 +18,23 @@ from typing import Annotated
 import anyio
 
 from radixflow_sdk._doctor import examine
+from radixflow_sdk.evals.files import read_questions
+from radixflow_sdk.evals.measures import Measures
+from radixflow_sdk.evals.report import page
+from radixflow_sdk.evals.run import Results, Setup, evaluate, in_order, summarise
 from radixflow_sdk.exceptions import InvalidInputError, RadixFlowError
 from radixflow_sdk.sync import RadixFlow
-from radixflow_sdk.types import ScoreResult
+from radixflow_sdk.types import Normalize, ScoreResult
 
 try:
     import typer
     from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TimeRemainingColumn,
+    )
     from rich.table import Table
     from rich.text import Text
 except ModuleNotFoundError as missing:
@@ -56,6 +66,10 @@ class NormalizeName(StrEnum):
     char = "char"
     byte = "byte"
     label = "label"
+
+
+BELOW = 3
+"""Exit status of an evaluation whose accuracy is under a ``--fail-under``."""
 
 
 @app.command("score")
@@ -134,6 +148,119 @@ def doctor(
     raise typer.Exit(0 if good else 1)
 
 
+@app.command("eval")
+def evaluate_file(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="Questions as JSON lines (QuALITY's and RACE's formats too), or a "
+            "folder of such files."
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            help="One line for each answered question; a run goes on where it ended. "
+            "Else FILE's name with .results.jsonl, in this folder."
+        ),
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Write an HTML page with diagrams there.")
+    ] = None,
+    scoring: Annotated[ScoringName, typer.Option()] = ScoringName.likelihood,
+    unconditional: Annotated[
+        str | None,
+        typer.Option(help="For pmi: what stands before an option without document."),
+    ] = None,
+    fail_under: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="As char=0.6: end with 3 where that accuracy is lower. Repeatable."
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Only the first so many questions.")
+    ] = None,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Begin anew; earlier results are lost.")
+    ] = False,
+    base_url: Annotated[
+        str | None, typer.Option(help="The server; else RADIXFLOW_BASE_URL.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="A served model.")] = None,
+    concurrency: Annotated[
+        int, typer.Option(min=1, help="Questions under way at a time.")
+    ] = 16,
+    timeout: Annotated[float | None, typer.Option(help="Seconds a question.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
+) -> None:
+    """Accuracies of a multiple-choice file, under every normaliser in one pass.
+
+    Ends with 1 where a question failed, with 3 where an accuracy is under its limit.
+    """
+    try:
+        setup = Setup(scoring=scoring.value, unconditional=unconditional, model=model)
+        limits = dict(_read_limit(words, setup) for words in fail_under or ())
+        questions = read_questions(file)[:limit]
+        path = output or Path(f"{file.stem}.results.jsonl")
+        with (
+            Results(path, setup, questions, restart=restart) as results,
+            RadixFlow(
+                base_url, model=model, timeout=timeout, max_connections=concurrency
+            ) as client,
+            _bar() as bar,
+        ):
+            task = bar.add_task(
+                "questions", total=len(questions), completed=len(results.records)
+            )
+            failures = evaluate(
+                client, questions, setup, results, done=lambda: bar.advance(task)
+            )
+    except RadixFlowError as error:
+        typer.echo(f"radixflow: {error}", err=True)
+        raise typer.Exit(2 if isinstance(error, InvalidInputError) else 1) from None
+    records = list(in_order(questions, results))
+    measures = summarise(setup, records)
+    for failure in failures:
+        typer.echo(f"radixflow: {failure.qid}: {failure.error}", err=True)
+    told = (
+        f"{len(records)} of {len(questions)} questions of {file.name}, answered by "
+        f"{records[0]['model'] if records else 'no model'}; details in {path}"
+    )
+    if report is not None:
+        report.write_text(page(file.name, told, measures), encoding="utf-8")
+    if as_json:
+        summary = {name: dataclasses.asdict(one) for name, one in measures.items()}
+        typer.echo(json.dumps({"failed": len(failures), "measures": summary}))
+    else:
+        typer.echo(told)
+        _show_measures(measures)
+    below = [n for n in measures if measures[n].accuracy < limits.get(n, 0)]
+    for name in below:
+        typer.echo(f"radixflow: {name} is under {limits[name]}", err=True)
+    raise typer.Exit(1 if failures else BELOW if below else 0)
+
+
+@app.command(
+    "lm-eval",
+    help="lm-evaluation-harness with the model `radixflow` (try --help).",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    add_help_option=False,
+)
+def lm_eval(context: typer.Context) -> None:
+    """Hand the rest of the command line to lm-evaluation-harness."""
+    try:
+        harness = importlib.import_module("radixflow_sdk.evals.harness")
+    except ModuleNotFoundError as error:
+        typer.echo(
+            f"radixflow: lm-eval needs {error.name}, which is not installed; "
+            "pip install 'radixflow-sdk[eval]'.",
+            err=True,
+        )
+        raise typer.Exit(1) from None
+    harness.main(list(context.args))
+
+
 @app.command(
     "serve",
     help="Start a server; all that follows is the server's (try --help).",
@@ -205,5 +332,48 @@ def _show(result: ScoreResult) -> None:
             f"{candidate.score:.4f}",
             str(len(candidate.tokens)),
             f"{candidate.cached_tokens}/{candidate.usage.prompt_tokens}",
+        )
+    Console().print(table)
+
+
+def _read_limit(words: str, setup: Setup) -> tuple[Normalize, float]:
+    """``char=0.6`` as a normaliser and the least accuracy."""
+    given, _, number = words.partition("=")
+    name = next((name for name in setup.normalisers if name == given), None)
+    try:
+        least = float(number)
+    except ValueError:
+        least = -1.0
+    if name is None or not 0 <= least <= 1:
+        raise InvalidInputError(
+            f"fail-under is {words!r}; write NORMALISER=ACCURACY, such as char=0.6; "
+            f"this run has {', '.join(setup.normalisers)}.",
+            field="fail_under",
+            value=words,
+        )
+    return name, least
+
+
+def _bar() -> Progress:
+    return Progress(
+        "{task.description}",
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )
+
+
+def _show_measures(measures: dict[Normalize, Measures]) -> None:
+    table = Table("normaliser", "accuracy", "95%", "chance", "tied", "Brier", "ECE")
+    for name, found in measures.items():
+        table.add_row(
+            name,
+            f"{found.accuracy:.3f}",
+            f"{found.low:.3f}-{found.high:.3f}",
+            f"{found.chance:.3f}",
+            str(found.tied),
+            f"{found.brier:.3f}",
+            f"{found.ece:.3f}",
         )
     Console().print(table)
