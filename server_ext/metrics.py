@@ -32,6 +32,8 @@ class Counters:
         hints_ignored: requests whose hints were malformed.
         capped_hits: hits cut back so that a scored row is computed.
         scans_cut: rounds whose scan ended at the scan limit.
+        audited: rounds that debug mode looked back at.
+        bubbles: of these, rounds with room that left a READY branch out.
         host_us: time in ``schedule()``, in microseconds, rounds without work included.
     """
 
@@ -50,6 +52,8 @@ class Counters:
     hints_ignored: int = 0
     capped_hits: int = 0
     scans_cut: int = 0
+    audited: int = 0
+    bubbles: int = 0
     host_us: int = 0
 
     def as_dict(self) -> dict[str, int]:
@@ -98,6 +102,13 @@ class Round:
         running: requests running after the round was planned.
         waiting: requests waiting then.
         recovered_rows: rows admitted behind a BLOCKED branch.
+        woken: rows that were BLOCKED before.
+        lookups: prefix-cache lookups that it took.
+        held: branches that admission holds back after it.
+        parked: branches that it passed over unseen, behind a BLOCKED one.
+        overtakes: releases before it that passed an earlier branch.
+        oldest_blocked_s: seconds that the longest BLOCKED branch has waited.
+        bubble: whether it left a READY branch out; None where nobody looked.
     """
 
     number: int
@@ -108,6 +119,13 @@ class Round:
     running: int
     waiting: int
     recovered_rows: int
+    woken: int = 0
+    lookups: int = 0
+    held: int = 0
+    parked: int = 0
+    overtakes: int = 0
+    oldest_blocked_s: float = 0.0
+    bubble: bool | None = None
 
     def as_dict(self) -> dict[str, object]:
         """The round as JSON-ready data."""
@@ -124,6 +142,8 @@ class RoundLog:
     _blocked: list[str] = field(default_factory=list)
     _running_at_first_block: int | None = None
     _started: float = 0.0
+    _lookups_before: int = 0
+    _overtakes_before: int = 0
 
     @property
     def blocked_in_round(self) -> int:
@@ -133,6 +153,7 @@ class RoundLog:
     def round_starts(self, now: float) -> None:
         """A scheduler step begins."""
         self._started = now
+        self._lookups_before = self.counters.lookups
         self._blocked = []
         self._running_at_first_block = None
 
@@ -156,8 +177,22 @@ class RoundLog:
         host_us: int,
         running: int,
         waiting: int,
+        held: int = 0,
+        parked: int = 0,
+        overtakes: int = 0,
+        bubble: bool | None = None,
     ) -> Round | None:
         """A scheduler step ended with `scheduled` tokens for each request id.
+
+        Args:
+            scheduled: tokens of each request id.
+            host_us: time in ``schedule()``.
+            running: requests that run now.
+            waiting: requests that wait.
+            held: of these, held back by admission.
+            parked: of these, passed over unseen.
+            overtakes: the gate's total so far.
+            bubble: see `Round`.
 
         Returns:
             The round, or None if it had no work.
@@ -172,6 +207,8 @@ class RoundLog:
         first_block = self._running_at_first_block
         recovered = 0 if first_block is None else max(0, running - first_block)
         counters.recovered_rows += recovered
+        woken_before, overtakes_before = counters.woken, self._overtakes_before
+        self._overtakes_before = overtakes
         for request_id, tokens in scheduled.items():
             self._selected(request_id, tokens)
         return Round(
@@ -183,6 +220,13 @@ class RoundLog:
             running=running,
             waiting=waiting,
             recovered_rows=recovered,
+            woken=counters.woken - woken_before,
+            lookups=counters.lookups - self._lookups_before,
+            held=held,
+            parked=parked,
+            overtakes=overtakes - overtakes_before,
+            oldest_blocked_s=self.oldest_blocked(self._started),
+            bubble=bubble,
         )
 
     def _selected(self, request_id: str, tokens: int) -> None:

@@ -44,6 +44,8 @@ _HELP = {
     "hints_ignored": "Requests whose hints were malformed",
     "capped_hits": "Hits cut back so that a scored row is computed",
     "scans_cut": "Rounds whose scan ended at the scan limit",
+    "audited": "Rounds that debug mode looked back at",
+    "bubbles": "Of these, rounds with room that left a READY branch out",
     "host_us": "Time in schedule(), in microseconds",
     "held": "Branches kept out of at least one round by admission",
     "overtakes": "Releases that passed a branch which had arrived earlier",

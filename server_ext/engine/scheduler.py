@@ -17,6 +17,7 @@ from typing import Any
 from vllm.config import VllmConfig
 from vllm.logger import init_logger
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.request_queue import SchedulingPolicy, create_request_queue
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
@@ -32,6 +33,7 @@ from server_ext.config import (
     policy_named,
 )
 from server_ext.engine import block_copy, compat
+from server_ext.engine.audit import AvoidableBubbleError, Scan, left_out
 from server_ext.engine.queue import LaneQueue
 from server_ext.engine.scheduler_name import REFUSAL_FILE
 from server_ext.hints import IGNORED, Hints, read_hints
@@ -46,6 +48,8 @@ logger = init_logger("vllm.radixflow")
 
 HISTORY = 512
 """Rounds kept for the trace and the live page."""
+DEBUG = "RADIXFLOW_DEBUG"
+"""Environment variable: 1 looks back at every round for an avoidable bubble."""
 SHORT_WAIT = 0.001
 """An idle engine looks again after this many seconds (vLLM's own pause)."""
 
@@ -81,6 +85,8 @@ class RadixFlowScheduler(AsyncScheduler):
         self._lookup: tuple[str, compat.Hit] | None = None
         self._budget_left = 0
         self._admitted = False
+        self._scan = Scan()
+        self._looks_back = os.environ.get(DEBUG, "") not in ("", "0")
         self._began = 0.0
         self._recurrent = compat.recurrent_managers(self.kv_cache_manager)
         compat.withhold_blocks(
@@ -165,7 +171,10 @@ class RadixFlowScheduler(AsyncScheduler):
             self._fence.planned(compat.published_this_round(self._recurrent))
         for new in output.scheduled_new_reqs:
             self.log.admitted(len(new.prompt_token_ids or ()), new.num_computed_tokens)
-        self._note_round(output)
+        bubble = None
+        if self._looks_back and output.num_scheduled_tokens:
+            bubble = self._look_back(output)
+        self._note_round(output, bubble)
         return output
 
     def update_from_output(
@@ -232,6 +241,7 @@ class RadixFlowScheduler(AsyncScheduler):
         self._lookup = None
         self._budget_left = self.max_num_scheduled_tokens
         self._admitted = False
+        self._scan = Scan()
         if not isinstance(self.waiting, LaneQueue):
             return
         self.waiting.next_round()
@@ -242,16 +252,56 @@ class RadixFlowScheduler(AsyncScheduler):
         )
         self.waiting.admit(self._gate.release(self.clock(), room))
 
-    def _note_round(self, output: SchedulerOutput) -> None:
+    def _note_round(self, output: SchedulerOutput, bubble: bool | None) -> None:
         running, waiting = self.get_request_counts()
         ended = self.log.round_ends(
             output.num_scheduled_tokens,
             host_us=round((time.perf_counter() - self._began) * 1e6),
             running=running,
             waiting=waiting,
+            held=len(self._gate),
+            parked=self._parked,
+            overtakes=self._gate.overtakes,
+            bubble=bubble,
         )
         if ended is not None:
             self.history.append(ended)
+
+    def _look_back(self, output: SchedulerOutput) -> bool:
+        """Debug mode: whether the round left a READY branch out though it had room.
+
+        Raises:
+            AvoidableBubbleError: it did, under a policy with traversal.
+        """
+        counters = self.log.counters
+        lookups = counters.lookups
+        left = left_out(
+            output,
+            self._scan,
+            [r for r in self.waiting if self._in_sight(r)],
+            rows_left=self.max_num_running_reqs - len(self.running),
+            tokens_left=self._budget_left,
+            is_ready=lambda request: self._is_ready(self._look_up(request)),
+        )
+        counters.lookups = lookups
+        counters.audited += 1
+        counters.bubbles += bool(left)
+        if left and self.policy_preset.traversal and not self.policy_preset.frag:
+            raise AvoidableBubbleError(
+                f"round {counters.rounds} of policy {self.policy_preset.name} had room "
+                f"and left READY branches out: {', '.join(left[:5])}"
+            )
+        return bool(left)
+
+    def _in_sight(self, request: Request) -> bool:
+        """Whether the round could have had this waiting request, were it READY."""
+        return (
+            self._pause_state == PauseState.UNPAUSED
+            and request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)
+            and request.request_id not in self._gate
+            and not request.num_computed_tokens
+            and self.connector is None
+        )
 
     def _spend(self, request: Request, tokens: int) -> None:
         self._budget_left -= tokens
@@ -299,8 +349,14 @@ class RadixFlowScheduler(AsyncScheduler):
 
     def _handle_blocked_waiting_request(self, request: Request) -> bool:
         """Native check first; then skip a branch that should not run yet."""
-        if not super()._handle_blocked_waiting_request(request):
-            return False
+        may_run = super()._handle_blocked_waiting_request(
+            request
+        ) and self._may_run(request)
+        if may_run:
+            self._scan.passed = request.request_id
+        return may_run
+
+    def _may_run(self, request: Request) -> bool:
         if request.num_computed_tokens or self.connector is not None:
             return True
         if request.request_id in self._gate:
@@ -335,7 +391,7 @@ class RadixFlowScheduler(AsyncScheduler):
         if hints is not None and hit[1] <= hints.shared_tokens:
             self.waiting.park(request)
         if self.log.blocked_in_round >= self.policy_preset.scan_limit:
-            self.waiting.closed = True
+            self.waiting.closed = self._scan.cut = True
             self.log.counters.scans_cut += 1
 
     def _would_be_cut(self, request: Request, hit: compat.Hit) -> bool:
@@ -482,10 +538,13 @@ class RadixFlowScheduler(AsyncScheduler):
 
     # -- the door of `plugin` --------------------------------------------------
 
+    @property
+    def _parked(self) -> int:
+        return self.waiting.parked if isinstance(self.waiting, LaneQueue) else 0
+
     def snapshot(self) -> dict[str, Any]:
         """What ``GET /v1/radixflow/stats`` shows, as JSON-ready data."""
         running, waiting = self.get_request_counts()
-        parked = self.waiting.parked if isinstance(self.waiting, LaneQueue) else 0
         return {
             "vllm_version": self._version,
             "scheduler": type(self).__name__,
@@ -502,7 +561,7 @@ class RadixFlowScheduler(AsyncScheduler):
                 "running": running,
                 "waiting": waiting,
                 "held": len(self._gate),
-                "parked": parked,
+                "parked": self._parked,
                 "oldest_blocked_s": self.log.oldest_blocked(self.clock()),
                 "longest_hold_s": self._gate.longest,
             },

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+os.environ["RADIXFLOW_DEBUG"] = "1"  # every round of every test is looked back at
 
 import torch
 from vllm.config import VllmConfig
