@@ -11,7 +11,8 @@ import hashlib
 import logging
 from array import array
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,9 @@ from server_ext.api.protocol import BranchesRequest
 from server_ext.api.scoring import (
     BranchFailure,
     Reading,
+    read_id_rows,
     read_labels,
+    read_next,
     read_rows,
     sampling,
 )
@@ -53,16 +56,21 @@ class Route:
         ours: the engine runs the RadixFlow scheduler (hits are capped, rows trimmed).
         connector: a KV connector is configured (its hits know no cap).
         match_unit: tokens between two boundaries that a hit can land on.
+        ids_a_read: token ids that one generated row can be asked for.
+        by_ids: the engine runs the V2 model runner, which gives the scored rows alone
+            and withholds them where a hit took one.
     """
 
     ours: bool
     connector: bool
     match_unit: int
+    ids_a_read: int = 20
+    by_ids: bool = False
 
     @property
     def scores_from_cache(self) -> bool:
         """Whether scored rows are safe beside the prefix cache."""
-        return self.ours and not self.connector
+        return (self.ours or self.by_ids) and not self.connector
 
 
 class ProducedDocuments:
@@ -161,30 +169,68 @@ class Group:
         """
         await emit(self._started())
         slots = anyio.CapacityLimiter(BRANCHES_IN_FLIGHT)
+        together, alone = self._parts()
         async with anyio.create_task_group() as tasks:
-            for boundary in self._boundaries():
+            for boundary in self._boundaries(only_readers=not alone):
                 tasks.start_soon(self._produce, boundary)
-            for index in range(len(self.prompts.branches)):
-                tasks.start_soon(self._in_slot, slots, index, emit)
+            for part in together:
+                tasks.start_soon(self._in_slot, slots, part, emit)
+            for index in alone:
+                tasks.start_soon(self._in_slot, slots, (index,), emit)
         await emit(self._completed())
 
     async def _in_slot(
-        self, slots: anyio.CapacityLimiter, index: int, emit: Emit
+        self, slots: anyio.CapacityLimiter, part: Sequence[int], emit: Emit
     ) -> None:
-        async with slots:  # until the event is out: a slow reader slows the group
-            await emit(await self._branch(index))
+        async with slots:  # until the events are out: a slow reader slows the group
+            events = (
+                await self._read_together(part)
+                if len(part) > 1
+                else [await self._branch(part[0])]
+            )
+            for event in events:
+                await emit(event)
+
+    def _parts(self) -> tuple[list[list[int]], list[int]]:
+        """Branches that one row scores, and those that have requests of their own.
+
+        A branch of one token after the whole context is read from the context's last
+        row, with all others like it.
+        """
+        everyone = range(len(self.prompts.branches))
+        context, most = len(self.prompts.context), self.route.ids_a_read
+        short = [
+            index
+            for index in everyone
+            if self.request.scoring == "likelihood"
+            and self.prompts.branches[index].keep == context
+            and len(self.prompts.branches[index].tail) == 1
+        ]
+        parts = [short[at : at + most] for at in range(0, len(short), max(most, 1))]
+        together = [part for part in parts if len(part) > 1]
+        taken = {index for part in together for index in part}
+        return together, [index for index in everyone if index not in taken]
 
     # -- the producer ----------------------------------------------------------
 
-    def _boundaries(self) -> list[int]:
-        """Where a producer should leave a state that is not there yet."""
+    def _boundaries(self, *, only_readers: bool) -> list[int]:
+        """Where a producer should leave a state that is not there yet.
+
+        At the context's end only where branches go on from there: a request that ends
+        there leaves it by itself.
+        """
         wanted = producer_boundaries(
             self.prompts.document_tokens,
             self.prompts.shared_tokens,
             len(self.prompts.branches),
             self.route.match_unit,
         )
-        return [b for b in wanted if self._document(b) not in self.documents]
+        return [
+            boundary
+            for boundary in wanted
+            if not (only_readers and boundary == len(self.prompts.context))
+            and self._document(boundary) not in self.documents
+        ]
 
     def _document(self, boundary: int) -> bytes:
         shared = self.prompts.context[:boundary]
@@ -195,12 +241,7 @@ class Group:
         document = self._document(boundary)
         self.documents.remember(document)
         tokens = list(self.prompts.context[:boundary])
-        params = sampling(
-            hints=self._hints("producer", boundary),
-            labels=(),
-            scored=False,
-            cached=True,
-        )
+        params = sampling(hints=self._hints("producer", boundary), cached=True)
         name = f"{self.request_id}-{boundary}-producer"
         produced = False
         try:
@@ -226,17 +267,64 @@ class Group:
 
     async def _branch(self, index: int) -> dict[str, Any]:
         try:
-            output, reading = await self._scored(index)
+            with self._naming(index):
+                output, reading = await self._scored(index)
         except BranchFailure as failure:
             return self._failed(index, failure)
+        branch = len(self.prompts.branches[index])
+        self._saw(output)
+        return self._branch_completed(
+            index, reading, output, computed=branch - (output.num_cached_tokens or 0)
+        )
+
+    async def _read_together(self, part: Sequence[int]) -> list[dict[str, Any]]:
+        """Branches of one token each, all from the context's last row.
+
+        The request's tokens are computed for the first of them.
+        """
+        context = list(self.prompts.context)
+        tokens = {index: self.prompts.branches[index].tail[0] for index in part}
+        params = sampling(
+            hints=self._hints("consumer", self.prompts.shared_tokens),
+            cached=True,
+            labels=tuple(tokens.values()),
+        )
+        name = f"{self.request_id}-{part[0]}"
+        try:
+            with self._naming(part[0]):
+                output = await self._generate(context, name, params)
+        except BranchFailure as failure:
+            return [self._failed(index, failure) for index in part]
+        self._saw(output)
+        computed, events = len(context) - (output.num_cached_tokens or 0), []
+        for index, token in tokens.items():
+            try:
+                reading = read_next(output, token)
+            except BranchFailure as failure:
+                events.append(self._failed(index, failure))
+            else:
+                done = self._branch_completed(index, reading, output, computed=computed)
+                events.append(done)
+                computed = 0
+        return events
+
+    @contextmanager
+    def _naming(self, index: int) -> Iterator[None]:
+        """Let no failure out but one with a name.
+
+        Raises:
+            BranchFailure: in place of whatever was raised.
+        """
+        try:
+            yield
+        except BranchFailure:
+            raise
         except EngineDeadError as error:
-            dead = BranchFailure("engine_dead", str(error), retryable=True)
-            return self._failed(index, dead)
+            # Another replica can answer, or this server once it was restarted.
+            raise BranchFailure("engine_dead", str(error), retryable=True) from error
         except Exception as error:
             logger.exception("branch %d of %s failed", index, self.group_id)
-            broken = BranchFailure("engine_error", repr(error), retryable=True)
-            return self._failed(index, broken)
-        return self._branch_completed(index, output, reading)
+            raise BranchFailure("engine_error", repr(error), retryable=True) from error
 
     async def _scored(self, index: int) -> tuple[RequestOutput, Reading]:
         branch = self.prompts.branches[index]
@@ -248,18 +336,24 @@ class Group:
         if (output.num_cached_tokens or 0) >= branch.scored_from:
             # A hit took the first scored row with it: read it without the cache.
             output = await self._ask(index, prompt, cached=False)
-        return output, read_rows(output, prompt[branch.scored_from :])
+        read = read_id_rows if self.route.by_ids else read_rows
+        return output, read(output, prompt[branch.scored_from :])
 
     async def _ask(
         self, index: int, prompt: list[int], *, cached: bool
     ) -> RequestOutput:
         scored_from = self.prompts.branches[index].scored_from
-        likelihood = self.request.scoring == "likelihood"
+        scored: list[int] = []
         hints = self._hints("consumer", self.prompts.shared_tokens)
-        if likelihood:
+        if self.request.scoring == "likelihood":
             hints["radixflow_scored_from"] = scored_from
+            scored = prompt[scored_from:]
         params = sampling(
-            hints=hints, labels=self.prompts.labels, scored=likelihood, cached=cached
+            hints=hints,
+            cached=cached,
+            labels=self.prompts.labels,
+            scored=scored,
+            by_ids=self.route.by_ids,
         )
         return await self._generate(prompt, f"{self.request_id}-{index}", params)
 
@@ -311,27 +405,29 @@ class Group:
             "shared_tokens": self.prompts.shared_tokens,
         }
 
+    def _saw(self, output: RequestOutput) -> None:
+        self._note_reuse(output.num_cached_tokens or 0)
+        self._usage.saw(_rounds(output))
+
     def _branch_completed(
-        self, index: int, output: RequestOutput, reading: Reading
+        self, index: int, reading: Reading, output: RequestOutput, *, computed: int
     ) -> dict[str, Any]:
         prompt = len(self.prompts.branches[index])
-        cached = output.num_cached_tokens or 0
         usage = {
             "prompt_tokens": prompt,
-            "cached_tokens": cached,
-            "computed_tokens": prompt - cached,
+            "cached_tokens": prompt - computed,
+            "computed_tokens": computed,
         }
-        self._note_reuse(cached)
         self._usage.add(usage)
-        self._usage.saw(_rounds(output))
         self._usage.completed += 1
+        is_top = reading.token_is_top
         return {
             "event": "branch.completed",
             "index": index,
             "request_id": f"{self.request_id}-{index}",
             "token_ids": list(reading.token_ids),
             "token_logprobs": list(reading.token_logprobs),
-            "token_is_top": list(reading.token_is_top),
+            "token_is_top": None if is_top is None else list(is_top),
             "labels": self._labels(reading),
             "usage": usage,
             "rounds": _shown(_rounds(output)),

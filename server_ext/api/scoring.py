@@ -17,7 +17,15 @@ from server_ext.hints import STATE_ONLY, TRIM_ROWS
 if TYPE_CHECKING:
     from vllm.outputs import RequestOutput
 
-__all__ = ["BranchFailure", "Reading", "read_labels", "read_rows", "sampling"]
+__all__ = [
+    "BranchFailure",
+    "Reading",
+    "read_id_rows",
+    "read_labels",
+    "read_next",
+    "read_rows",
+    "sampling",
+]
 
 MOST_POSITIVE = 1e-3
 """A log-probability above this is not one (float32 rounding stays far below)."""
@@ -46,41 +54,58 @@ class Reading:
     Attributes:
         token_ids: the scored tokens (the generated one in label mode).
         token_logprobs: their natural log-probabilities, same length.
-        token_is_top: whether no token is likelier there (a tie counts), same length.
+        token_is_top: whether no token is likelier there (a tie counts), same length;
+            None where the rows do not tell.
         labels: log-probability of each label token, label mode only.
     """
 
     token_ids: tuple[int, ...]
     token_logprobs: tuple[float, ...]
-    token_is_top: tuple[bool, ...]
+    token_is_top: tuple[bool, ...] | None
     labels: tuple[float, ...] | None = None
 
 
 def sampling(
-    *, hints: dict[str, Any], labels: Sequence[int], scored: bool, cached: bool
+    *,
+    hints: dict[str, Any],
+    cached: bool,
+    labels: Sequence[int] = (),
+    scored: Sequence[int] = (),
+    by_ids: bool = False,
 ) -> SamplingParams:
     """Sampling parameters of one request of a group.
 
     Args:
         hints: the wire's hints.
-        labels: token ids to read from the generated row, empty for none.
-        scored: read the prompt's own rows.  With neither, the state alone is wanted.
         cached: let the request read the prefix cache.
+        labels: token ids to read from the generated row, empty for none.
+        scored: the prompt's own last tokens, whose rows are read.  With neither, the
+            state alone is wanted.
+        by_ids: read them as vLLM's V2 model runner offers it, by id from a first row;
+            else all rows of the prompt, which the scheduler trims.
     """
-    internal = TRIM_ROWS if scored else STATE_ONLY if not labels else {}
+    internal = {} if labels or (scored and by_ids) else STATE_ONLY
+    rows: dict[str, Any] = {}
+    if scored and by_ids:
+        start = hints["radixflow_scored_from"] - 1
+        ids_of_rows = [[token] for token in scored]
+        rows = {"prompt_logprob_token_ids": ids_of_rows, "prompt_logprob_start": start}
+    elif scored:
+        internal = TRIM_ROWS
+        # The likeliest token too: vLLM's rank takes a tie for the top, which bfloat16
+        # often has, for a second place.
+        rows = {"prompt_logprobs": 1}
     ids = list(dict.fromkeys(labels))
     return SamplingParams(
         max_tokens=1,
         temperature=0.0,
         # Decoding the rows of cached tokens, which hold no token, kills the engine.
         detokenize=False,
-        # The likeliest token too: vLLM's rank takes a tie for the top, which bfloat16
-        # often has, for a second place.
-        prompt_logprobs=1 if scored else None,
         logprobs=len(ids) or None,
         logprob_token_ids=ids or None,
         skip_reading_prefix_cache=not cached,
         extra_args={**hints, **internal},
+        **rows,
     )
 
 
@@ -102,24 +127,62 @@ def read_rows(output: RequestOutput, scored: Sequence[int]) -> Reading:
     return Reading(tuple(scored), values, tuple(_is_top(row, at) for at, row in pairs))
 
 
+def read_id_rows(output: RequestOutput, scored: Sequence[int]) -> Reading:
+    """The same from the V2 model runner, which gives the scored rows and no others.
+
+    It drops a request whose prefix-cache hit took a scored row, and cannot tell what
+    the likeliest token was.
+
+    Raises:
+        BranchFailure: as for `read_rows`.
+    """
+    rows = getattr(output, "prompt_token_id_logprobs", None)
+    if rows is None or len(rows) != len(scored) or not scored:
+        raise BranchFailure(
+            "missing_logprob",
+            f"the engine gave {0 if rows is None else len(rows)} rows for "
+            f"{len(scored)} scored tokens",
+            retryable=False,
+        )
+    values = [float(row[0]) for row in rows]
+    pairs = zip(scored, values, strict=True)
+    return Reading(tuple(scored), tuple(_checked(*pair) for pair in pairs), None)
+
+
 def read_labels(output: RequestOutput, labels: Sequence[int]) -> Reading:
     """Log-probabilities of `labels` and of the generated token, from one row.
 
     Raises:
         BranchFailure: as for `read_rows`.
     """
-    completion = output.outputs[0]
-    if not completion.logprobs or not completion.token_ids:
-        raise BranchFailure(
-            "missing_logprob", "the engine gave no row for the labels", retryable=False
-        )
-    row, generated = completion.logprobs[0], completion.token_ids[0]
+    row, generated = _generated(output)
     return Reading(
         (generated,),
         (_value(row, generated),),
         (True,),  # temperature 0, and no rule of sampling
         tuple(_value(row, label) for label in labels),
     )
+
+
+def read_next(output: RequestOutput, token: int) -> Reading:
+    """Log-probability of a branch that is one token, from the row before it.
+
+    Raises:
+        BranchFailure: as for `read_rows`.
+    """
+    row, _ = _generated(output)
+    value = _value(row, token)
+    return Reading((token,), (value,), (_is_top(row, token),))
+
+
+def _generated(output: RequestOutput) -> tuple[Any, int]:
+    """The generated row, and the token that was generated: the likeliest one."""
+    completion = output.outputs[0]
+    if not completion.logprobs or not completion.token_ids:
+        raise BranchFailure(
+            "missing_logprob", "the engine gave no generated row", retryable=False
+        )
+    return completion.logprobs[0], completion.token_ids[0]
 
 
 def _is_top(row: Any, token: int) -> bool:
@@ -135,7 +198,10 @@ def _value(row: Any, token: int) -> float:
             f"the row has no entry for token {token}",
             retryable=False,
         )
-    value = float(entry.logprob)
+    return _checked(token, float(entry.logprob))
+
+
+def _checked(token: int, value: float) -> float:
     if not MINUS_INFINITY < value <= MOST_POSITIVE:  # nor is NaN
         raise BranchFailure(
             "non_finite_logprob",

@@ -18,9 +18,13 @@ from server_ext.api.protocol import BranchesRequest, RequestRefused
 from server_ext.config import POLICIES
 
 if TYPE_CHECKING:
+    from vllm.config import VllmConfig
     from vllm.engine.protocol import EngineClient
 
 __all__ = ["Server"]
+
+MOST_IDS = 128
+"""vLLM's own bound on ``logprob_token_ids``."""
 
 
 @dataclass
@@ -63,17 +67,20 @@ class Server:
         model = config.model_config
         startup = await _utility(engine, "radixflow_snapshot")
         settings = startup.get("settings") or {}
+        labels = model.max_logprobs if model.max_logprobs >= 0 else MOST_IDS
         return cls(
             engine=engine,
             tokenizer=engine.renderer.get_tokenizer(),
             models=tuple(args.served_model_name or (args.model,)),
             vocabulary=model.get_vocab_size(),
             prompt_limit=model.max_model_len - 1,
-            max_labels=model.max_logprobs if model.max_logprobs >= 0 else 128,
+            max_labels=labels,
             route=Route(
                 ours="counters" in startup,
                 connector=config.kv_transfer_config is not None,
                 match_unit=settings.get("match_unit") or config.cache_config.block_size,
+                ids_a_read=min(labels, MOST_IDS),
+                by_ids=_reads_by_ids(config),
             ),
             unsupported=_why_not(model.logprobs_mode, model.max_logprobs),
             ranks=config.parallel_config.data_parallel_size,
@@ -165,6 +172,15 @@ class Server:
                 409, "busy", "requests are in flight: switch when the server is idle"
             )
         return name
+
+
+def _reads_by_ids(config: VllmConfig) -> bool:
+    """Whether the engine runs the V2 model runner, and it can score chosen rows.
+
+    Not run here: that runner needs Triton, and so a GPU.
+    """
+    fast_prefill = config.cache_config.kv_sharing_fast_prefill  # skips their rows
+    return bool(config.use_v2_model_runner and not fast_prefill)
 
 
 def _why_not(mode: str, most: int) -> str | None:

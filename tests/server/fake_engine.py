@@ -65,9 +65,13 @@ def finished(asked: Asked, *, cached: int = 0, round_: int = 1) -> Any:
     ids = list(params.logprob_token_ids or ())
     rows = [{token: _logprob(token)} for token in asked.tokens]
     generated = {token: _logprob(token) for token in (*ids, 65)}
+    chosen = params.prompt_logprob_token_ids
     return SimpleNamespace(
         finished=True,
         prompt_logprobs=rows if params.prompt_logprobs is not None else None,
+        prompt_token_id_logprobs=None
+        if chosen is None
+        else [[_logprob(token).logprob for token in row] for row in chosen],
         outputs=[
             SimpleNamespace(
                 finish_reason="length",

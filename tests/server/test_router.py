@@ -179,6 +179,84 @@ async def test_a_hit_over_a_scored_row_is_read_again_without_the_cache() -> None
         assert event["usage"]["cached_tokens"] == 0
 
 
+async def test_the_v2_model_runner_is_read_by_ids_beside_the_cache() -> None:
+    engine = FakeEngine()
+    route = Route(ours=False, connector=False, match_unit=MATCH_UNIT, by_ids=True)
+    client = await post(engine, route=route)
+    assert by_index(client)[0]["token_logprobs"] == [-ord(c) / 1000 for c in " Oslo"]
+    assert by_index(client)[0]["token_is_top"] is None
+    for asked in engine.consumers:
+        assert asked.params.prompt_logprob_start == len(DOCUMENT) - 1
+        assert asked.params.skip_reading_prefix_cache is False
+
+
+# --- branches of one token ------------------------------------------------------------
+
+
+async def test_branches_of_one_token_are_read_from_one_row() -> None:
+    engine = FakeEngine(lambda asked: finished(asked, cached=20))
+    client = await post(engine, group("A", "B", "Z", "A", question="?"))
+    [reader] = engine.consumers
+    assert reader.tokens == [ord(letter) for letter in f"{DOCUMENT}?"]
+    assert reader.params.logprob_token_ids == [65, 66, 90]
+    assert reader.params.prompt_logprobs is None
+    assert [producer.name for producer in engine.asked if producer.is_producer]
+    events = by_index(client)
+    assert [events[i]["token_logprobs"] for i in range(4)] == [
+        [-0.065],
+        [-0.066],
+        [-0.09],
+        [-0.065],
+    ]
+    assert [events[i]["token_ids"] for i in range(4)] == [[65], [66], [90], [65]]
+    assert [events[i]["token_is_top"] for i in range(3)] == [[True], [False], [False]]
+    assert [events[i]["usage"]["computed_tokens"] for i in range(4)] == [13, 0, 0, 0]
+    assert client.events[-1]["usage"]["prompt_tokens"] == 4 * (len(DOCUMENT) + 2)
+
+
+async def test_the_last_row_of_a_document_needs_no_producer() -> None:
+    engine = FakeEngine()
+    await post(engine, group("A", "B"))
+    assert [asked.name for asked in engine.asked] == ["0"]
+
+
+async def test_longer_branches_go_beside_those_of_one_token() -> None:
+    engine = FakeEngine()
+    client = await post(engine, group("A", " Oslo", "B", "\u0301"))
+    assert sorted(asked.name for asked in engine.consumers) == ["0", "1"]
+    assert len(engine.producers) == 1
+    assert client.events[-1]["completed"] == 4
+
+
+async def test_one_row_is_asked_for_no_more_tokens_than_it_gives() -> None:
+    engine = FakeEngine()
+    route = Route(ours=True, connector=False, match_unit=MATCH_UNIT, ids_a_read=2)
+    client = await post(engine, group("A", "B", "C", "D", "E"), route=route)
+    asked = {each.name: each.params.logprob_token_ids for each in engine.consumers}
+    assert asked == {"0": [65, 66], "2": [67, 68], "4": None}
+    assert client.events[-1]["completed"] == 5
+
+
+async def test_a_row_that_fails_fails_all_that_were_to_be_read_from_it() -> None:
+    engine = FakeEngine(lambda asked: ended("abort"))
+    client = await post(engine, group("A", "B"))
+    errors = [event["error"] for event in by_index(client).values()]
+    assert [error["code"] for error in errors] == ["aborted", "aborted"]
+
+
+async def test_a_number_that_is_none_fails_its_own_branch_only() -> None:
+    def broken(asked: Asked) -> Any:
+        output = finished(asked)
+        output.outputs[0].logprobs[0][66].logprob = float("-inf")
+        return output
+
+    client = await post(FakeEngine(broken), group("A", "B"))
+    assert [event["event"] for event in client.events[1:3]] == [
+        "branch.completed",
+        "branch.failed",
+    ]
+
+
 # --- the producer ---------------------------------------------------------------------
 
 

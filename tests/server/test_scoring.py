@@ -4,11 +4,19 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("vllm")
 
-from server_ext.api.scoring import BranchFailure, read_labels, read_rows, sampling
+from server_ext.api.scoring import (
+    BranchFailure,
+    read_id_rows,
+    read_labels,
+    read_next,
+    read_rows,
+    sampling,
+)
 
 HINTS = {"radixflow_v": 1, "radixflow_group": "g"}
 
@@ -98,8 +106,19 @@ def test_a_label_without_a_row() -> None:
         assert failure(read_labels, output, [8]).code == "missing_logprob"
 
 
+def test_one_token_is_read_from_the_row_before_it() -> None:
+    output = generated(3, row(t3=-0.5, t8=-1.0, t7=-0.5))
+    assert read_next(output, 8).token_logprobs == (-1.0,)
+    tops = [read_next(output, token).token_is_top for token in (3, 8, 7)]
+    assert tops == [(True,), (False,), (True,)]
+    assert failure(read_next, output, 9).code == "missing_logprob"
+    assert failure(read_next, generated(3, None), 3).code == "missing_logprob"
+    bad = generated(3, row(t3=-0.5, t8=-math.inf))
+    assert failure(read_next, bad, 8).code == "non_finite_logprob"
+
+
 def test_a_likelihood_reads_prompt_rows_only() -> None:
-    params = sampling(hints=HINTS, labels=(), scored=True, cached=True)
+    params = sampling(hints=HINTS, scored=[7], cached=True)
     assert (params.prompt_logprobs, params.logprobs) == (1, None)
     assert (params.max_tokens, params.temperature, params.detokenize) == (1, 0.0, False)
     assert params.skip_reading_prefix_cache is False
@@ -107,7 +126,7 @@ def test_a_likelihood_reads_prompt_rows_only() -> None:
 
 
 def test_labels_read_one_row_of_exactly_those_tokens() -> None:
-    params = sampling(hints=HINTS, labels=(8, 7, 8), scored=False, cached=True)
+    params = sampling(hints=HINTS, labels=(8, 7, 8), cached=True)
     assert params.logprob_token_ids == [8, 7]
     assert params.logprobs == 2
     assert params.prompt_logprobs is None
@@ -115,11 +134,44 @@ def test_labels_read_one_row_of_exactly_those_tokens() -> None:
 
 
 def test_a_producer_wants_the_state_alone() -> None:
-    params = sampling(hints=HINTS, labels=(), scored=False, cached=True)
+    params = sampling(hints=HINTS, cached=True)
     assert (params.prompt_logprobs, params.logprobs) == (None, None)
     assert params.extra_args == HINTS | {"radixflow_internal": {"state_only": True}}
 
 
 def test_without_the_cache() -> None:
-    params = sampling(hints=HINTS, labels=(), scored=True, cached=False)
+    params = sampling(hints=HINTS, scored=[7], cached=False)
     assert params.skip_reading_prefix_cache is True
+
+
+# --- the V2 model runner (it needs a GPU; its answers here are made up) ---------------
+
+
+def test_the_v2_runner_is_asked_for_the_scored_rows_alone() -> None:
+    hints = HINTS | {"radixflow_scored_from": 5}
+    params = sampling(hints=hints, scored=[7, 9], cached=True, by_ids=True)
+    assert params.prompt_logprob_token_ids == [[7], [9]]
+    assert params.prompt_logprob_start == 4
+    assert params.prompt_logprobs is None
+    assert params.skip_reading_prefix_cache is False
+    assert params.extra_args == hints
+
+
+def test_its_rows_are_in_the_order_of_the_tokens() -> None:
+    output = SimpleNamespace(prompt_token_id_logprobs=np.array([[-1.5], [-0.25]]))
+    reading = read_id_rows(output, [6, 7])
+    assert reading.token_ids == (6, 7)
+    assert reading.token_logprobs == (-1.5, -0.25)
+    assert reading.token_is_top is None
+
+
+@pytest.mark.parametrize("rows", [None, np.zeros((1, 1)), np.zeros((3, 1))])
+def test_rows_that_it_withholds_are_missing(rows: Any) -> None:
+    output = SimpleNamespace(prompt_token_id_logprobs=rows)
+    assert failure(read_id_rows, output, [6, 7]).code == "missing_logprob"
+
+
+@pytest.mark.parametrize("value", NOT_NUMBERS)
+def test_its_rows_are_checked_too(value: float) -> None:
+    output = SimpleNamespace(prompt_token_id_logprobs=np.array([[-1.0], [value]]))
+    assert failure(read_id_rows, output, [6, 7]).code == "non_finite_logprob"
