@@ -1,9 +1,9 @@
 """How a group travels. The only room that imports httpx and tenacity.
 
 `_base` the contract · `_groups` one ``POST /v1/branches`` · `_wire` its messages ·
-`_ndjson` its lines · `_pool` its connections · `_retry` what is missing, sent again ·
-`_replicas` which server · `_errors` the wall where foreign exceptions become ours. It
-must not know templates, scores or rankings.
+`_ndjson` its lines · `_http` one server · `_pool` its connections · `_retry` what is
+missing, sent again · `_replicas` which server · `_errors` the wall where foreign
+exceptions become ours. It must not know templates, scores or rankings.
 """
 
 from radixflow_sdk._transport._base import Emit, Transport
