@@ -8,6 +8,7 @@ so the numbers do, too.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import sys
@@ -26,7 +27,12 @@ from tqdm import tqdm
 
 from radixflow_sdk._config import RetryPolicy, Settings, Timeouts, read_settings
 from radixflow_sdk._transport import HTTPTransport
-from radixflow_sdk.exceptions import InvalidInputError, RadixFlowError, UnsupportedError
+from radixflow_sdk.exceptions import (
+    InvalidInputError,
+    PluginMissingError,
+    RadixFlowError,
+    UnsupportedError,
+)
 from radixflow_sdk.sync import RadixFlow
 from radixflow_sdk.types import MAX_BRANCHES, BranchedRequest, Candidate
 
@@ -79,6 +85,7 @@ class RadixFlowLM(LocalCompletionsAPI):  # type: ignore[misc] # lm_eval is untyp
         num_concurrent: Groups (and generations) under way at a time.
         max_length: Most tokens of a prompt; None: what the server was started with.
         timeout: Seconds for one group, with all its retries.
+        cache_salt: Isolates the server's prefix cache.
 
     Raises:
         InvalidInputError: A setting is not usable.
@@ -97,6 +104,7 @@ class RadixFlowLM(LocalCompletionsAPI):  # type: ignore[misc] # lm_eval is untyp
         max_retries: int = 3,
         verify_certificate: bool = True,
         ca_cert_path: str | None = None,
+        cache_salt: str | None = None,
         **kwargs: Any,
     ) -> None:
         if not verify_certificate or ca_cert_path is not None:
@@ -113,16 +121,24 @@ class RadixFlowLM(LocalCompletionsAPI):  # type: ignore[misc] # lm_eval is untyp
             retry=RetryPolicy(attempts=int(max_retries)),
             max_connections=int(num_concurrent),
         )
+        self._cache_salt = cache_salt
         name = model or pretrained
         if name is None or max_length is None:
             first, longest = anyio.run(_look, self._settings)
             name = name or first
-            max_length = max_length or longest
+            max_length = longest if max_length is None else max_length
+        if not isinstance(max_length, int):
+            raise InvalidInputError(
+                f"max_length is {max_length!r}, and the server does not tell its own; "
+                "give a number of tokens.",
+                field="max_length",
+                value=max_length,
+            )
         super().__init__(
             base_url=f"{self._settings.base_urls[0]}/v1/completions",
             model=name,
             num_concurrent=num_concurrent,
-            max_length=int(max_length),
+            max_length=max_length,
             timeout=timeout,
             max_retries=max_retries,
             **kwargs,
@@ -215,6 +231,7 @@ class RadixFlowLM(LocalCompletionsAPI):  # type: ignore[misc] # lm_eval is untyp
             timeout=self._settings.timeouts,
             retry=self._settings.retry,
             max_connections=self._settings.max_connections,
+            cache_salt=self._cache_salt,
         )
         return client.with_options(extra_headers=self._header or {})
 
@@ -304,19 +321,15 @@ def _root(base_url: str) -> str:
     return url
 
 
-async def _look(settings: Settings) -> tuple[str, int]:
-    """The server's first model, and the most tokens that a prompt may have."""
+async def _look(settings: Settings) -> tuple[str, int | None]:
+    """The server's first model, and the most tokens that a prompt may have, if told."""
     transport = HTTPTransport(settings)
+    served: Mapping[str, Any] = {}
     try:
         models = await transport.models()
-        stats = await transport.stats()
+        with contextlib.suppress(PluginMissingError):
+            served = (await transport.stats()).get("settings") or {}
     finally:
         await transport.aclose()
-    served: Mapping[str, Any] = stats.get("settings") or {}
     longest = served.get("max_model_len")
-    if not isinstance(longest, int):
-        raise InvalidInputError(
-            "max_length is None and the server does not tell its own; give it.",
-            field="max_length",
-        )
-    return models[0], longest
+    return models[0], longest if isinstance(longest, int) else None

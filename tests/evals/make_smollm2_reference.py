@@ -3,12 +3,13 @@
     python tests/evals/make_smollm2_reference.py        # some minutes
 
 For every option of every question of the excerpts: its token ids (lm-eval's boundary
-rule, written here once more and apart from the server's) and their log-probabilities,
-each prompt run whole, without a cache. The server's scores are held to these figures.
+rule, written here once more and apart from the server's) and their log-probabilities;
+each context is run once. The server's scores are held to these figures.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,14 +44,16 @@ def main() -> None:
     found: dict[str, Any] = {}
     for context, question in questions():
         before = tokenizer(context, add_special_tokens=False)["input_ids"]
+        with torch.inference_mode():
+            read = model(torch.tensor([before]), logits_to_keep=1, use_cache=True)
         rows = []
         for option in question["options"]:
             whole = tokenizer(f"{context} {option}", add_special_tokens=False)
             scored = whole["input_ids"][len(before) :]
-            prompt = torch.tensor([[*before, *scored]])
             with torch.inference_mode():
-                rows_kept = len(scored) + 1
-                logits = model(prompt, logits_to_keep=rows_kept).logits[0, :-1].double()
+                state = copy.deepcopy(read.past_key_values)
+                more = model(torch.tensor([scored]), past_key_values=state)
+                logits = torch.cat([read.logits[0], more.logits[0, :-1]]).double()
             picked = logits.log_softmax(-1).gather(1, torch.tensor([scored]).T)
             rows.append([scored, [round(value, 5) for value in picked[:, 0].tolist()]])
         found[question["qid"]] = rows
