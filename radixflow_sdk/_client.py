@@ -59,6 +59,7 @@ from radixflow_sdk.types import (
     Partial,
     Plan,
     Progress,
+    RouteChoice,
     ScoredCandidate,
     ScoreResult,
     Scoring,
@@ -89,6 +90,9 @@ class RadixFlowClient:
             and ``write``.
         transport: Carries the requests in place of HTTP, see `radixflow_sdk.testing`.
         cache_salt: Isolates the server's prefix cache, 1 to 256 characters.
+        route: ``branches`` asks the server's RadixFlow plug-in and nothing else;
+            ``trie`` and ``echo`` do without it, see `ScoreResult.route`; ``auto`` asks
+            the plug-in, and does without where the server has none.
 
     Raises:
         InvalidInputError: A setting is not usable.
@@ -106,6 +110,7 @@ class RadixFlowClient:
         http_client: HTTPClient | None = None,
         transport: Transport | None = None,
         cache_salt: str | None = None,
+        route: RouteChoice = "auto",
     ) -> None:
         self._settings = read_settings(
             base_url=base_url,
@@ -113,6 +118,7 @@ class RadixFlowClient:
             timeout=timeout,
             retry=retry,
             max_connections=max_connections,
+            route=route,
         )
         self._dispatcher = Dispatcher(
             transport or connect(self._settings, http_client=http_client),

@@ -14,11 +14,11 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import urlsplit
 
 from radixflow_sdk.exceptions import InvalidInputError
-from radixflow_sdk.types import ClientEvent
+from radixflow_sdk.types import ClientEvent, RouteChoice
 
 DEFAULT_BASE_URL = "http://127.0.0.1:8000"
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -97,11 +97,13 @@ class Settings:
     timeouts: Timeouts
     retry: RetryPolicy
     max_connections: int
+    route: RouteChoice = "auto"
 
     def __post_init__(self) -> None:
         for url in self.base_urls:
             _check_base_url(url)
         check_count("max_connections", self.max_connections)
+        check_choice("route", self.route, get_args(RouteChoice))
         key = self.api_key
         # A blank in a header value would surface later, in an error that quotes the
         # key.
@@ -157,6 +159,7 @@ def read_settings(
     timeout: Timeouts | float | None,
     retry: RetryPolicy | None,
     max_connections: int,
+    route: RouteChoice = "auto",
 ) -> Settings:
     """Fill what was left out from the environment and the defaults.
 
@@ -180,6 +183,7 @@ def read_settings(
         timeouts=timeouts,
         retry=retry or RetryPolicy(),
         max_connections=max_connections,
+        route=route,
     )
 
 

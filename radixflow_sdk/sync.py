@@ -21,7 +21,7 @@ from radixflow_sdk._config import RetryPolicy, Timeouts
 from radixflow_sdk._many import Outcomes
 from radixflow_sdk._transport import HTTPClient, Transport
 from radixflow_sdk.exceptions import ClientClosedError
-from radixflow_sdk.types import Outcome
+from radixflow_sdk.types import Outcome, RouteChoice
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -157,6 +157,7 @@ class RadixFlow:
         http_client: HTTPClient | None = None,
         transport: Transport | None = None,
         cache_salt: str | None = None,
+        route: RouteChoice = "auto",
     ) -> None:
         self._client = RadixFlowClient(
             base_url,
@@ -168,6 +169,7 @@ class RadixFlow:
             http_client=http_client,
             transport=transport,
             cache_salt=cache_salt,
+            route=route,
         )
         self._loop = _Loop()
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Scoring: TypeAlias = Literal["likelihood", "label"]
 Normalize: TypeAlias = Literal["sum", "mean", "char", "byte", "pmi", "label"]
 Route: TypeAlias = Literal["branches", "trie", "echo"]
+RouteChoice: TypeAlias = Literal["auto", "branches", "trie", "echo"]
 Partial: TypeAlias = Literal["raise", "return"]
 Document: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, str]]
 Option: TypeAlias = str | Sequence[int]

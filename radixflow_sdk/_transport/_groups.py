@@ -13,11 +13,9 @@ from typing import Any
 import httpx
 
 from radixflow_sdk._config import Settings
-from radixflow_sdk._transport._base import Transport
 from radixflow_sdk._transport._http import Http
 from radixflow_sdk._transport._ndjson import read_lines
 from radixflow_sdk._transport._pool import HTTPClient
-from radixflow_sdk._transport._replicas import Replicas
 from radixflow_sdk._transport._wire import (
     read_event,
     read_models,
@@ -126,17 +124,3 @@ async def _read_events(
             "The server's answer ended before group.completed; try again."
         )
     yield completed
-
-
-def connect(settings: Settings, *, http_client: HTTPClient | None = None) -> Transport:
-    """A transport to the server, or to all of the servers.
-
-    Args:
-        settings: Where they are.
-        http_client: Used as it is and left open; None makes one.
-    """
-    servers = {
-        url: HTTPTransport(settings, http_client=http_client, base_url=url)
-        for url in settings.base_urls
-    }
-    return Replicas(servers) if len(servers) > 1 else servers[settings.base_urls[0]]

@@ -32,8 +32,14 @@ from radixflow_sdk.types import (
 WIRE_VERSION = 1
 
 # -9999 is how some servers spell minus infinity; just above 0 is rounding, not more.
-_LogProb = Annotated[float, Field(gt=-9999.0, le=1e-3, allow_inf_nan=False)]
+_ABOVE, _MOST = -9999.0, 1e-3
+_LogProb = Annotated[float, Field(gt=_ABOVE, le=_MOST, allow_inf_nan=False)]
 _Count = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+def is_log_probability(value: float) -> bool:
+    """Whether a number can be one: finite, and at most 0 but for rounding."""
+    return _ABOVE < value <= _MOST
 
 
 def write_request(request: BranchRequest) -> bytes:

@@ -125,6 +125,7 @@ def client(
 ) -> RadixFlowClient:
     """A client of the server whose retries do not wait."""
     options.setdefault("model", "m")
+    options.setdefault("route", "branches")
     return RadixFlowClient(
         "http://test",
         http_client=httpx.AsyncClient(transport=httpx.MockTransport(handler)),

@@ -1,0 +1,264 @@
+"""A server without the plug-in: exact scores through its ``/v1/completions``.
+
+Two ways, neither of which can read a wrong row. ``trie``: one completion of one token
+for each distinct beginning of an option, whose own row is always computed while the
+document comes from the prefix cache. ``echo``: every row of the whole prompt, for which
+vLLM leaves its cache alone. Slower than the plug-in by far, and said so in the result.
+This room must not retry.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Literal
+
+from radixflow_sdk._transport._boundary import Encoded, Encoder, Ids, encode_group
+from radixflow_sdk._transport._http import Http
+from radixflow_sdk._transport._reads import (
+    NotALogProbability,
+    Prompt,
+    Row,
+    Trie,
+    read_echoed,
+    read_generated,
+    read_tokens,
+)
+from radixflow_sdk._transport._wire import read_models
+from radixflow_sdk.exceptions import InvalidResponseError
+from radixflow_sdk.types import (
+    BranchEvent,
+    BranchFailed,
+    BranchRequest,
+    BranchResult,
+    GroupCompleted,
+    GroupStarted,
+    GroupUsage,
+    LabelScore,
+    TokenScore,
+    Usage,
+)
+
+# Nothing of a server's generation config shall bend what is read.
+_PLAIN: Mapping[str, Any] = {
+    "max_tokens": 1,
+    "temperature": 0,
+    "top_p": 1,
+    "repetition_penalty": 1,
+    "presence_penalty": 0,
+    "frequency_penalty": 0,
+    "logprobs": 1,
+    "return_tokens_as_token_ids": True,
+}
+
+
+class CompletionsTransport:
+    """Scores through the routes that every vLLM server has.
+
+    Args:
+        http: The server.
+        route: How likelihoods are read; None: ``trie``, and ``echo`` where the server
+            does not give the rows of chosen tokens.
+    """
+
+    def __init__(
+        self, http: Http, *, route: Literal["trie", "echo"] | None = None
+    ) -> None:
+        self._http = http
+        self._route = route
+        self._encoders: dict[str | None, Encoder] = {}
+
+    async def models(self) -> tuple[str, ...]:
+        """Names of the served models (``GET /v1/models``).
+
+        Raises:
+            APIError: The server could not be asked.
+        """
+        return read_models(await self._http.get("/v1/models"))
+
+    async def stream(self, request: BranchRequest) -> AsyncGenerator[BranchEvent, None]:
+        """Score one group; yield its events as its requests end.
+
+        Raises:
+            APIError: A request failed.
+        """
+        call = _Call(self._http, request)
+        encoder = await self._encoder(call)
+        route = self._route or await self._probe(call, encoder)
+        encoded = await encode_group(request, encoder)
+        trie = Trie(encoded.prompts, encoded.labels)
+        yield GroupStarted(
+            group_id=request.group_id,
+            request_id=request.request_id,
+            model=request.model or "",
+            document_tokens=encoded.document_tokens,
+            shared_tokens=len(trie.shared),
+            route="trie" if encoded.labels else route,
+        )
+        if route == "echo" and not encoded.labels:
+            rows_of = _echoed(call, encoded.prompts)
+        else:
+            rows_of = _read(call, trie, len(encoded.prompts))
+        spent = 0
+        async for index, rows in rows_of:
+            event = _event(request, encoded, index, rows)
+            spent += len(encoded.prompts[index].tokens)
+            yield event
+        yield GroupCompleted(
+            usage=GroupUsage(**_usage(spent), producer_tokens=0, rounds=None)
+        )
+
+    async def aclose(self) -> None:
+        """Close the connections, unless they belong to the caller's client."""
+        await self._http.aclose()
+
+    async def _encoder(self, call: _Call) -> Encoder:
+        model = call.request.model
+        if model not in self._encoders:
+            plain, longest = await call.tokens("a")
+            special, _ = await call.tokens("a", special=True)
+            at = next(
+                (
+                    i
+                    for i in range(len(special))
+                    if special[i : i + len(plain)] == plain
+                ),
+                0,
+            )
+            self._encoders[model] = Encoder(call.encode, special[:at], longest)
+        known = self._encoders[model]
+        return Encoder(call.encode, known.prefix, known.longest)
+
+    async def _probe(self, call: _Call, encoder: Encoder) -> Literal["trie", "echo"]:
+        """Whether the server gives the rows of chosen tokens: asked once."""
+        wanted = [0, 1]
+        prompt = (await encoder.whole("a"))[-1:]
+        found: Literal["trie", "echo"] = "echo"
+        with suppress(InvalidResponseError):
+            [row] = await call.complete([prompt], wanted)
+            if row.logprobs.keys() >= set(wanted):
+                found = "trie"
+        self._route = found
+        return found
+
+
+class _Call:
+    """The requests of one group.
+
+    Attributes:
+        request: The group.
+    """
+
+    def __init__(self, http: Http, request: BranchRequest) -> None:
+        self.request = request
+        self._http = http
+        self._sent = 0
+
+    async def complete(self, prompts: Sequence[Ids], ids: Sequence[int]) -> list[Row]:
+        """The row after each prompt, with the log-probabilities of some tokens."""
+        body = {"prompt": [list(p) for p in prompts], "logprob_token_ids": list(ids)}
+        return read_generated(await self._post_completions(body), len(prompts))
+
+    async def echo(self, prompt: Ids) -> list[Row]:
+        """The rows of a prompt's tokens but the first, and the one after it."""
+        body = {"prompt": [list(prompt)], "echo": True}
+        return read_echoed(await self._post_completions(body), prompt)
+
+    async def encode(self, text: str) -> Ids:
+        """Token ids of a text, without special tokens."""
+        return (await self.tokens(text))[0]
+
+    async def tokens(
+        self, text: str, *, special: bool = False
+    ) -> tuple[Ids, int | None]:
+        """Token ids of a text, and the model's length."""
+        body = {"prompt": text, "add_special_tokens": special}
+        return read_tokens(await self._post("/tokenize", body))
+
+    async def _post_completions(self, body: Mapping[str, Any]) -> bytes:
+        salt = self.request.cache_salt
+        salted = {} if salt is None else {"cache_salt": salt}
+        return await self._post(
+            "/v1/completions",
+            {**_PLAIN, **salted, **body, **self.request.extra_body},
+        )
+
+    async def _post(self, path: str, body: Mapping[str, Any]) -> bytes:
+        request = self.request
+        headers = {
+            # Two requests of one name at a time would be one to the engine.
+            "X-Request-ID": f"{request.request_id}-{self._sent}",
+            "X-Session-ID": request.session_id,
+            **request.extra_headers,
+        }
+        self._sent += 1
+        whole = {"model": request.model, **body}
+        content = json.dumps(whole, ensure_ascii=False, allow_nan=False).encode()
+        return await self._http.post(path, content, headers)
+
+
+async def _read(
+    call: _Call, trie: Trie, count: int
+) -> AsyncGenerator[tuple[int, list[Row]], None]:
+    """Each branch with its rows, as soon as they are in."""
+    left = list(range(count))
+    for pack in trie.packs():
+        prompts = [(*trie.shared, *end) for end in pack.ends]
+        trie.take(pack, await call.complete(prompts, list(pack.ids)))
+        done = [index for index in left if trie.complete(index)]
+        left = [index for index in left if index not in done]
+        for index in done:
+            yield index, trie.rows(index)
+    if left:
+        raise InvalidResponseError(
+            "The server's rows lack tokens that were asked for; serve with vLLM 0.32 "
+            "or newer, or better with `radixflow serve`."
+        )
+
+
+async def _echoed(
+    call: _Call, prompts: Sequence[Prompt]
+) -> AsyncGenerator[tuple[int, list[Row]], None]:
+    for index, prompt in enumerate(prompts):
+        rows = await call.echo(prompt.tokens)
+        yield index, rows[prompt.scored_from - 1 : len(prompt.tokens) - 1]
+
+
+def _event(
+    request: BranchRequest, encoded: Encoded, index: int, rows: Sequence[Row]
+) -> BranchResult | BranchFailed:
+    """A branch's rows as its answer, or as its failure."""
+    request_id = f"{request.request_id}-{index}"
+    branch, prompt = request.branches[index], encoded.prompts[index]
+    own = (rows[0].top,) if encoded.labels else prompt.own
+    try:
+        tokens = tuple(
+            TokenScore(token_id=token, logprob=row.of(token), is_top=row.is_top(token))
+            for token, row in zip(own, rows, strict=True)
+        )
+        pairs = zip(request.labels or (), encoded.labels, strict=True)
+        labels = tuple(
+            LabelScore(label=label, token_id=token, logprob=rows[0].of(token))
+            for label, token in pairs
+        )
+    except NotALogProbability as error:
+        return BranchFailed(
+            index=branch.index,
+            request_id=request_id,
+            code="non_finite_logprob",
+            message=str(error),
+            retryable=False,
+        )
+    return BranchResult(
+        index=branch.index,
+        request_id=request_id,
+        tokens=tokens,
+        labels=labels or None,
+        usage=Usage(**_usage(len(prompt.tokens))),
+    )
+
+
+def _usage(prompt: int) -> dict[str, int]:
+    """Such a server does not tell what it read from its cache."""
+    return {"prompt_tokens": prompt, "cached_tokens": 0, "computed_tokens": prompt}

@@ -1,0 +1,274 @@
+"""What to read on a server that only completes: the trie of rows, and rows into scores.
+
+An option's log-probability is the sum over its tokens, and each token's stands in the
+row after the tokens before it. Options that begin alike share rows, so the rows are a
+trie; each is one completion of one token, whose own row is always computed and never
+read from a cache. Bytes of such completions become values here. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from radixflow_sdk._transport._wire import is_log_probability
+from radixflow_sdk.exceptions import InvalidResponseError
+
+MOST_IDS = 128
+"""Token ids that vLLM gives of one row (its ``MAX_LOGPROB_TOKEN_IDS``)."""
+MOST_ROWS = 64
+"""Completions in one request, unless they have too many tokens for that."""
+MOST_TOKENS = 200_000
+"""Prompt tokens in one request, about 1.4 MB of JSON; one prompt may have more."""
+
+
+class NotALogProbability(ValueError):
+    """A row holds what no log-probability is: NaN, an infinity, or -9999."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One branch.
+
+    Attributes:
+        tokens: Document, question and branch.
+        scored_from: Index of the branch's first own token.
+    """
+
+    tokens: tuple[int, ...]
+    scored_from: int
+
+    @property
+    def own(self) -> tuple[int, ...]:
+        """The branch's own tokens."""
+        return self.tokens[self.scored_from :]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What is known of the token after some prompt.
+
+    Attributes:
+        top: The likeliest token.
+        logprobs: Log-probability of some tokens, of ``top`` at least.
+    """
+
+    top: int
+    logprobs: Mapping[int, float]
+
+    def of(self, token: int) -> float:
+        """Log-probability of a token.
+
+        Raises:
+            InvalidResponseError: The row does not have it.
+            NotALogProbability: It is none.
+        """
+        if token not in self.logprobs:
+            raise InvalidResponseError(
+                f"The server sent a row without token {token}, which was asked for; "
+                "report this to whoever runs it."
+            )
+        if not is_log_probability(self.logprobs[token]):
+            raise NotALogProbability(
+                f"the log-probability of token {token} is {self.logprobs[token]}"
+            )
+        return self.logprobs[token]
+
+    def is_top(self, token: int) -> bool:
+        """Whether no token is likelier."""
+        return self.of(token) >= self.of(self.top)
+
+
+@dataclass(slots=True)
+class Pack:
+    """Rows that one request reads.
+
+    Attributes:
+        ends: For each row, the tokens of its prompt after the trie's shared part.
+        ids: The tokens to read from every one of them.
+    """
+
+    ends: list[tuple[int, ...]] = field(default_factory=list)
+    ids: dict[int, None] = field(default_factory=dict)
+
+
+class Trie:
+    """The rows that a group needs, and those that are in.
+
+    Args:
+        prompts: The branches.
+        labels: Token ids to read after each whole branch; empty reads the branches'
+            own tokens.
+    """
+
+    def __init__(self, prompts: Sequence[Prompt], labels: Sequence[int] = ()) -> None:
+        self._prompts, self._labels = prompts, tuple(dict.fromkeys(labels))
+        cut = min(prompt.scored_from for prompt in prompts)
+        self.shared = _common([prompt.tokens[:cut] for prompt in prompts])
+        self._rows: dict[tuple[int, ...], Row] = {}
+
+    def packs(self) -> Iterator[Pack]:
+        """What to ask for, the first branches first."""
+        pack, room = Pack(), MOST_TOKENS
+        for end, wanted in self._wanted().items():
+            for at in range(0, len(wanted), MOST_IDS):
+                ids = dict.fromkeys(wanted[at : at + MOST_IDS])
+                size = len(self.shared) + len(end)
+                full = len(pack.ends) == MOST_ROWS or len(pack.ids | ids) > MOST_IDS
+                if pack.ends and (full or size > room):
+                    yield pack
+                    pack, room = Pack(), MOST_TOKENS
+                pack.ends.append(end)
+                pack.ids |= ids
+                room -= size
+        yield pack
+
+    def take(self, pack: Pack, rows: Sequence[Row]) -> None:
+        """Keep the rows that answer a pack."""
+        for end, row in zip(pack.ends, rows, strict=True):
+            old = self._rows.get(end)
+            known = {**old.logprobs, **row.logprobs} if old else row.logprobs
+            self._rows[end] = Row(row.top, known)
+
+    def complete(self, index: int) -> bool:
+        """Whether all rows of a branch are in."""
+        return all(
+            end in self._rows and self._rows[end].logprobs.keys() >= set(tokens)
+            for end, tokens in self._needs(index)
+        )
+
+    def rows(self, index: int) -> list[Row]:
+        """The rows of a branch: one for each own token, or the one of the labels."""
+        return [self._rows[end] for end, _ in self._needs(index)]
+
+    def _wanted(self) -> dict[tuple[int, ...], list[int]]:
+        found: dict[tuple[int, ...], dict[int, None]] = {}
+        for index in range(len(self._prompts)):
+            for end, tokens in self._needs(index):
+                found.setdefault(end, {}).update(dict.fromkeys(tokens))
+        return {end: list(tokens) for end, tokens in found.items()}
+
+    def _needs(self, index: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+        prompt, start = self._prompts[index], len(self.shared)
+        if self._labels:
+            yield prompt.tokens[start:], self._labels
+            return
+        for at in range(prompt.scored_from, len(prompt.tokens)):
+            yield prompt.tokens[start:at], (prompt.tokens[at],)
+
+
+def _common(sequences: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    first, last = min(sequences), max(sequences)
+    pairs = zip(first, last, strict=False)
+    length = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
+    return first if length is None else first[:length]
+
+
+# --- completions, read ---------------------------------------------------------------
+
+_Id = Annotated[str, Field(pattern=r"^token_id:[0-9]{1,18}$")]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class _LogProbs(_Model):
+    tokens: list[_Id]
+    top_logprobs: list[dict[_Id, float] | None]
+
+
+class _Choice(_Model):
+    index: int
+    logprobs: _LogProbs
+
+
+class _Completions(_Model):
+    choices: list[_Choice]
+
+
+class _Tokens(_Model):
+    tokens: list[Annotated[int, Field(ge=0)]]
+    max_model_len: int | None = None
+
+
+def read_generated(body: bytes, count: int) -> list[Row]:
+    """The row of each completion, in the order of the prompts.
+
+    Raises:
+        InvalidResponseError: The body is no such answer.
+    """
+    return [rows[-1] for rows in _read_choices(body, count)]
+
+
+def read_echoed(body: bytes, tokens: Sequence[int]) -> list[Row]:
+    """The rows of a prompt's tokens but the first, from one ``echo``.
+
+    Raises:
+        InvalidResponseError: The body is no such answer, or one to another prompt.
+    """
+    [rows] = _read_choices(body, 1, echoed=tokens)
+    return rows
+
+
+def read_tokens(body: bytes) -> tuple[tuple[int, ...], int | None]:
+    """A text's token ids, and the model's length where the server tells it.
+
+    Raises:
+        InvalidResponseError: The body is no such answer.
+    """
+    try:
+        read = _Tokens.model_validate_json(body)
+    except ValidationError as error:
+        raise _invalid("/tokenize", error) from None
+    return tuple(read.tokens), read.max_model_len
+
+
+def _read_choices(
+    body: bytes, count: int, echoed: Sequence[int] = ()
+) -> list[list[Row]]:
+    try:
+        read = _Completions.model_validate_json(body)
+    except ValidationError as error:
+        raise _invalid("/v1/completions", error) from None
+    choices = sorted(read.choices, key=lambda choice: choice.index)
+    if [choice.index for choice in choices] != list(range(count)):
+        raise _invalid("/v1/completions", f"{len(choices)} choices for {count} prompts")
+    return [_read_rows(choice.logprobs, echoed) for choice in choices]
+
+
+def _read_rows(found: _LogProbs, echoed: Sequence[int]) -> list[Row]:
+    """One row for each token that has one: in an echo all but the first."""
+    tokens = [_number(token) for token in found.tokens]
+    rows = found.top_logprobs
+    if not tokens or len(tokens) != len(rows) or tokens[: len(echoed)] != [*echoed]:
+        raise _invalid("/v1/completions", "other tokens than those sent")
+    there = [_row(row) for row in rows[1 if echoed else 0 :] if row]
+    if not there or len(there) != len(rows) - bool(echoed):
+        raise _invalid("/v1/completions", "a token without a row")
+    return there
+
+
+def _row(row: Mapping[str, float]) -> Row:
+    logprobs = {_number(token): value for token, value in row.items()}
+    return Row(max(logprobs, key=lambda token: logprobs[token]), logprobs)
+
+
+def _number(token: str) -> int:
+    return int(token.removeprefix("token_id:"))
+
+
+def _invalid(path: str, what: ValidationError | str) -> InvalidResponseError:
+    detail: Any = what
+    if isinstance(what, ValidationError):
+        first = what.errors(
+            include_url=False, include_context=False, include_input=False
+        )[0]
+        detail = f"{'.'.join(map(str, first['loc'])) or 'whole'}: {first['msg']}"
+    return InvalidResponseError(
+        f"The server's answer to {path} is not vLLM's ({detail}); serve with vLLM 0.32 "
+        "or newer, or better with `radixflow serve`."
+    )
