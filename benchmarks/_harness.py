@@ -36,11 +36,15 @@ class Server:
     Args:
         scheduler: class in `benchmarks._rounds`.
         flags: further flags of ``vllm serve``.
+        model: what it serves.
     """
 
-    def __init__(self, scheduler: str, flags: Sequence[str] = ()) -> None:
+    def __init__(
+        self, scheduler: str, flags: Sequence[str] = (), model: str = "demo"
+    ) -> None:
         self._scheduler = scheduler
         self._flags = flags
+        self._model = model
         self._folder = tempfile.TemporaryDirectory(prefix="radixflow-benchmark-")
         self.log = Path(self._folder.name) / "server.log"
         self._notes = Path(self._folder.name) / "rounds.ndjson"
@@ -59,7 +63,7 @@ class Server:
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 [
-                    *(command, "serve", "demo", "--port", str(port)),
+                    *(command, "serve", self._model, "--port", str(port)),
                     *("--scheduler-cls", f"benchmarks._rounds.{self._scheduler}"),
                     *self._flags,
                 ],
