@@ -133,6 +133,9 @@ class RadixFlowScheduler(AsyncScheduler):
 
     def add_request(self, request: Request) -> None:
         """Read the request's hints, then queue it natively."""
+        if request.request_id in self.requests:  # more input for a session
+            super().add_request(request)
+            return
         params = request.sampling_params
         hints = read_hints(params.extra_args if params is not None else None)
         if isinstance(hints, Hints):

@@ -23,9 +23,9 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ["RADIXFLOW_DEBUG"] = "1"  # every round of every test is looked back at
 
 import torch
-from vllm.config import VllmConfig
+from vllm.config import KVTransferConfig, VllmConfig
 from vllm.engine.arg_utils import EngineArgs
-from vllm.sampling_params import SamplingParams
+from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -94,6 +94,7 @@ class Knobs:
         prefix_caching: whether the prefix cache is on.
         cache_mode: vLLM's ``mamba_cache_mode``.
         log_stats: whether vLLM keeps its own statistics.
+        connector: folder of vLLM's file connector, or None for no KV connector.
     """
 
     block_size: int = 128
@@ -111,6 +112,7 @@ class Knobs:
     prefix_caching: bool = True
     cache_mode: str = "align"
     log_stats: bool = False
+    connector: str | None = None
 
     @property
     def unit(self) -> int:
@@ -155,6 +157,13 @@ def _config(knobs: Knobs) -> VllmConfig:
     scheduler.max_num_seqs = knobs.rows
     scheduler.policy = knobs.scheduling
     scheduler.async_scheduling = knobs.asynchronous
+    if knobs.connector is not None:
+        scheduler.disable_hybrid_kv_cache_manager = True
+        config.kv_transfer_config = KVTransferConfig(
+            kv_connector="ExampleConnector",
+            kv_role="kv_both",
+            kv_connector_extra_config={"shared_storage_path": knobs.connector},
+        )
     config.additional_config = {"radixflow": {"policy": knobs.preset, **knobs.settings}}
     return config
 
@@ -225,6 +234,8 @@ def make_request(
     max_tokens: int = 1,
     prompt_rows: bool = False,
     reads_cache: bool = True,
+    structured_outputs: StructuredOutputsParams | None = None,
+    **more: Any,
 ) -> Request:
     """One request as vLLM's front end hands it over.
 
@@ -239,6 +250,8 @@ def make_request(
         max_tokens: tokens to generate.
         prompt_rows: ask for the log-probabilities of the prompt.
         reads_cache: whether it may hit the prefix cache.
+        structured_outputs: what its output must look like.
+        more: further arguments of `Request`.
     """
     params = SamplingParams(
         max_tokens=max_tokens,
@@ -247,6 +260,7 @@ def make_request(
         ignore_eos=True,
         prompt_logprobs=0 if prompt_rows else None,
         skip_reading_prefix_cache=not reads_cache,
+        structured_outputs=structured_outputs,
         extra_args=extra_args,
     )
     return Request(
@@ -258,6 +272,7 @@ def make_request(
         cache_salt=salt,
         priority=priority,
         block_hasher=_hasher(scheduler.hash_block_size),
+        **more,
     )
 
 
@@ -571,6 +586,8 @@ class Driver:
             yield "_gate", len(self.scheduler._gate)
             yield "_fence", len(self.scheduler._fence)
             yield "waiting", list(self.scheduler.waiting)
+            if self.scheduler._order is not None:
+                yield "_order", self.scheduler._order._groups
 
     # -- what was computed -------------------------------------------------
 

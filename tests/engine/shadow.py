@@ -63,8 +63,9 @@ class _Tenant:
         self.chain.append(hash((self.chain[-1], token)))
 
 
-def _chain(tokens: Sequence[int], salt: str | None) -> list[int]:
-    digest = hash(("prefix of", salt))
+def _chain(tokens: Sequence[int], request: Request) -> list[int]:
+    adapter = request.lora_request.lora_name if request.lora_request else None
+    digest = hash(("prefix of", request.cache_salt, adapter))
     chain = [digest]
     for token in tokens:
         digest = hash((digest, token))
@@ -112,7 +113,7 @@ class ShadowWorker:
         if len(keys) == noted:
             return
         self._noted[request.request_id] = len(keys)
-        chain = np.array(_chain(request.all_token_ids, request.cache_salt))
+        chain = np.array(_chain(request.all_token_ids, request))
         for index in range(noted, len(keys)):
             key = bytes(keys[index])
             self._meaning.setdefault(key, ((index + 1) * self.unit, chain))
@@ -179,7 +180,7 @@ class ShadowWorker:
         every = list(getattr(new, "prefill_token_ids", None) or prompt)
         tenant = self._tenants[new.req_id] = _Tenant(
             tokens=every,
-            chain=_chain(every, request.cache_salt),
+            chain=_chain(every, request),
             prompt=len(prompt),
             blocks=[list(group) for group in new.block_ids],
             computed=new.num_computed_tokens,
