@@ -49,21 +49,45 @@ class Server:
         self.log = Path(self._folder.name) / "server.log"
         self._notes = Path(self._folder.name) / "rounds.ndjson"
         self._process: subprocess.Popen[bytes] | None = None
+        self._port = 0
         self.url = ""
 
     def __enter__(self) -> Self:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self._port}"
+        self._start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(20)
+            self._kill()
+        self._folder.cleanup()
+
+    @property
+    def group(self) -> int:
+        """The process group of the server and all its workers."""
+        assert self._process is not None
+        return self._process.pid
+
+    def kill_and_restart(self) -> None:
+        """Kill all its processes at once, and start it again on its port."""
+        self._kill()
+        self._start()
+
+    def _start(self) -> None:
         command = Path(sys.executable).with_name("radixflow")
         if not command.exists():
             raise BenchmarkError(f"{command} is missing: run `make venv` first")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}"
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        with self.log.open("wb") as log:
+        with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [
-                    *(command, "serve", self._model, "--port", str(port)),
+                    *(command, "serve", self._model, "--port", str(self._port)),
                     *("--scheduler-cls", f"benchmarks._rounds.{self._scheduler}"),
                     *self._flags,
                 ],
@@ -73,18 +97,13 @@ class Server:
                 env={**os.environ, "PYTHONPATH": path, NOTES: str(self._notes)},
                 start_new_session=True,
             )
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def _kill(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            process.send_signal(signal.SIGINT)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(20)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        self._folder.cleanup()
 
     def wait(self, seconds: float = 600) -> None:
         """Wait until the server is up.

@@ -53,3 +53,15 @@ class StockScheduler(_Noting, Scheduler):
 
 class NotedRadixFlowScheduler(_Noting, RadixFlowScheduler):
     """Ours."""
+
+
+class HoldNotingScheduler(NotedRadixFlowScheduler):
+    """Ours, with a note of how long each branch was held."""
+
+    def _open_round(self) -> None:
+        held = {name: entry.at for name, entry in self._gate._held.items()}
+        super()._open_round()
+        now = self.clock()
+        for name, since in held.items():
+            if name not in self._gate:
+                self._notes.write(json.dumps({"held_s": now - since}) + "\n")
