@@ -213,7 +213,7 @@ def serving(folder: Path, *flags: str) -> Iterator[Served]:
     with launched(folder, *flags) as (process, url, log):
         served = Served(process, url, log)
         with contextlib.closing(served.http):
-            _wait_for_health(served)
+            wait_for_health(served)
             yield served
 
 
@@ -265,7 +265,7 @@ def group_members(leader: int) -> list[int]:
     return members
 
 
-def _wait_for_health(served: Served) -> None:
+def wait_for_health(served: Served) -> None:
     deadline = time.monotonic() + SECONDS_TO_START
     while time.monotonic() < deadline:
         if served.process.poll() is not None:
