@@ -8,12 +8,16 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import os
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from server_ext.config import POLICIES
 from server_ext.replay.cards import CARDS
 from server_ext.replay.grid import (
     Cell,
@@ -40,6 +44,9 @@ GRID_ARMS = tuple(arm.name for arm in (*BASELINES, *PAPER, *PARTS))
 SWEEP_LOADS = (0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0)
 SWEEP_ARMS = ("radix-0.32", "radix-0.33", "radixflow", "radixflow+")
 ARRIVALS = ("poisson", "burst", "backlog", "closed")
+API_KEY = "RADIXFLOW_API_KEY"
+ROUNDS_MAY_DIFFER = 0.02
+"""Share of a server's rounds by which its replay may be off."""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -49,7 +56,8 @@ def run(argv: Sequence[str]) -> int:
         argv: what follows ``radixflow replay``.
 
     Returns:
-        0; 1 where a cell failed; 2 for a command that makes no sense.
+        0; 1 where a cell failed or a replay is not what the server did; 2 for a
+        command that makes no sense.
     """
     arguments = _parser().parse_args(argv)
     try:
@@ -75,6 +83,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_sweep(commands)
     _add_report(commands)
     _add_trace(commands)
+    _add_export(commands)
+    _add_served(commands)
     _add_cards(commands)
     _add_calibrate(commands)
     return parser
@@ -120,6 +130,32 @@ def _add_trace(commands: Any) -> None:
     trace.set_defaults(run=_trace)
 
 
+def _add_export(commands: Any) -> None:
+    export = commands.add_parser(
+        "export", help="write down a server's run: what arrived, and its rounds"
+    )
+    export.add_argument(
+        "url", help=f"http://HOST:PORT; the key, if it wants one, in {API_KEY}"
+    )
+    export.add_argument("--out", type=Path, required=True, help="file to write")
+    export.add_argument(
+        "--after",
+        type=int,
+        default=0,
+        help="begin after this round, at which the server was idle",
+    )
+    export.set_defaults(run=_export)
+
+
+def _add_served(commands: Any) -> None:
+    served = commands.add_parser(
+        "served", help="replay an exported run, its rounds beside the server's"
+    )
+    served.add_argument("file", type=Path)
+    served.add_argument("--policy", choices=tuple(POLICIES), help="another policy")
+    served.set_defaults(run=_served)
+
+
 def _add_cards(commands: Any) -> None:
     cards = commands.add_parser("cards", help="model cards as JSON, with derivations")
     cards.set_defaults(run=_cards)
@@ -132,7 +168,8 @@ def _add_calibrate(commands: Any) -> None:
     calibrate.add_argument(
         "file",
         type=Path,
-        help="one round a line: {seconds, tokens, rows, pairs (may be left out)}",
+        help="an exported run, or one round a line: "
+        "{seconds, tokens, rows, pairs (may be left out)}",
     )
     calibrate.set_defaults(run=_calibrate)
 
@@ -319,14 +356,71 @@ def _cards(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _calibrate(arguments: argparse.Namespace) -> int:
-    lines = arguments.file.read_text(encoding="utf-8").splitlines()
-    samples = []
+def _export(arguments: argparse.Namespace) -> int:
+    from server_ext.replay.served import recording_from, write_recording
+
+    routes = f"{arguments.url.rstrip('/')}/v1/radixflow"
+    after = arguments.after
+    # Rounds last: what arrives in between has then no rounds, and is left out.
+    arrivals = _get(f"{routes}/arrivals?after={after}")
+    rounds = _get(f"{routes}/rounds?after={after}")["rounds"]
+    recording = recording_from(arrivals, rounds, after=after)
+    write_recording(recording, arguments.out)
+    sys.stdout.write(
+        f"{len(recording.requests)} requests, {len(recording.rounds)} rounds in "
+        f"{arguments.out}\n"
+    )
+    return 0
+
+
+def _get(url: str) -> Any:
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(f"{url}: a server's address begins with http:// or https://")
+    request = urllib.request.Request(url)
+    if key := os.environ.get(API_KEY):
+        request.add_header("Authorization", f"Bearer {key}")
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        told = error.read(500).decode("utf-8", "replace")
+        raise ValueError(f"{url}: HTTP {error.code}: {told}") from None
+    except OSError as error:
+        raise ValueError(f"{url}: {error}: is the server up?") from None
+
+
+def _served(arguments: argparse.Namespace) -> int:
+    from server_ext.replay.served import compare, read_recording, replay_recording
+
+    recording = read_recording(arguments.file)
+    policy = None if arguments.policy is None else POLICIES[arguments.policy]
+    predicted = replay_recording(recording, policy=policy)
+    result = compare(recording.rounds, predicted)
+    sys.stdout.write(json.dumps(result, indent=1) + "\n")
+    if policy is not None:
+        return 0
+    off = abs(result["rounds_off"])
+    tokens = result["served"]["tokens"] == result["replayed"]["tokens"]
+    return 0 if tokens and off <= ROUNDS_MAY_DIFFER else 1
+
+
+def _samples(path: Path) -> list[Sample]:
+    from server_ext.replay.served import read_recording, samples
+
+    lines = path.read_text(encoding="utf-8").splitlines()
+    if lines and "radixflow_recording" in lines[0]:
+        return samples(read_recording(path))
+    found = []
     for number, line in enumerate(lines, start=1):
         try:
-            samples.append(Sample(**json.loads(line)))
+            found.append(Sample(**json.loads(line)))
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{arguments.file}, line {number}: {error}") from None
+            raise ValueError(f"{path}, line {number}: {error}") from None
+    return found
+
+
+def _calibrate(arguments: argparse.Namespace) -> int:
+    samples = _samples(arguments.file)
     cost = fit(samples)
     errors = [
         cost.device(sample.tokens, sample.rows, sample.pairs) - sample.seconds

@@ -13,6 +13,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
+from server_ext.config import Policy
 from server_ext.demo import CHECKPOINT
 from server_ext.engine import block_copy
 from server_ext.engine.scheduler import RadixFlowScheduler
@@ -41,9 +43,11 @@ from server_ext.replay.policies import MATCH_UNIT, Arm
 
 __all__ = [
     "Keys",
+    "Shape",
     "make_native_scheduler",
     "make_request",
     "make_scheduler",
+    "make_served_scheduler",
     "model_output",
 ]
 
@@ -70,46 +74,79 @@ def _shared_config() -> VllmConfig:
     ).create_engine_config()
 
 
-def _config(card: Card, *, asynchronous: bool) -> VllmConfig:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """All that a scheduler knows of a model and its memory.
+
+    Attributes:
+        block_size: tokens of a cache block.
+        unit: tokens between two boundaries that a hit can land on.
+        recurrent_groups: recurrent cache groups beside the attention's, 0 for none.
+        blocks: blocks of the pool.
+        max_model_len: longest prompt.
+        token_budget: most tokens in a round.
+        rows: most rows in a round.
+    """
+
+    block_size: int
+    unit: int
+    recurrent_groups: int
+    blocks: int
+    max_model_len: int
+    token_budget: int
+    rows: int
+
+    @classmethod
+    def of(cls, card: Card, *, fine: bool) -> Shape:
+        """The shape of a card; `fine`: hits may land on every 16th token."""
+        layout = card.layout
+        return cls(
+            block_size=layout.block_size,
+            unit=MATCH_UNIT if fine and layout.recurrent else layout.block_size,
+            recurrent_groups=layout.recurrent_groups,
+            blocks=card.num_blocks,
+            max_model_len=card.max_model_len,
+            token_budget=card.token_budget,
+            rows=card.rows,
+        )
+
+
+def _config(shape: Shape, *, asynchronous: bool) -> VllmConfig:
     config = copy.copy(_shared_config())
     cache = config.cache_config = copy.copy(config.cache_config)
-    cache.block_size = card.layout.block_size
-    cache.num_gpu_blocks = card.num_blocks
+    cache.block_size = shape.block_size
+    cache.num_gpu_blocks = shape.blocks
     model = config.model_config = copy.copy(config.model_config)
-    model.max_model_len = card.max_model_len
+    model.max_model_len = shape.max_model_len
     scheduler = config.scheduler_config = copy.copy(config.scheduler_config)
-    scheduler.max_model_len = card.max_model_len
-    scheduler.max_num_batched_tokens = card.token_budget
-    scheduler.max_num_scheduled_tokens = card.token_budget
-    scheduler.max_num_seqs = card.rows
+    scheduler.max_model_len = shape.max_model_len
+    scheduler.max_num_batched_tokens = shape.token_budget
+    scheduler.max_num_scheduled_tokens = shape.token_budget
+    scheduler.max_num_seqs = shape.rows
     scheduler.async_scheduling = asynchronous
     config.additional_config = {"radixflow": {"policy": "radix"}}
     return config
 
 
-def _cache_layout(card: Card) -> KVCacheConfig:
-    layout = card.layout
+def _cache_layout(shape: Shape) -> KVCacheConfig:
+    """Cache groups; the sizes of heads and states do not matter to a scheduler."""
     attention = FullAttentionSpec(
-        block_size=layout.block_size,
-        num_kv_heads=layout.kv_heads,
-        head_size=layout.head_size,
-        dtype=torch.bfloat16,
+        block_size=shape.block_size, num_kv_heads=1, head_size=64, dtype=torch.bfloat16
+    )
+    recurrent = MambaSpec(
+        block_size=shape.block_size,
+        shapes=((1,), (1,)),
+        dtypes=(torch.bfloat16, torch.float32),
+        mamba_cache_mode="align",
+        page_size_padded=attention.page_size_bytes,
     )
     groups = [KVCacheGroupSpec(["attention"], attention)]
-    if layout.recurrent:
-        recurrent = MambaSpec(
-            block_size=layout.block_size,
-            shapes=((layout.convolution,), (layout.state,)),
-            dtypes=(torch.bfloat16, torch.float32),
-            mamba_cache_mode="align",
-            page_size_padded=attention.page_size_bytes,
-        )
-        groups += [
-            KVCacheGroupSpec([f"recurrent{index}"], recurrent)
-            for index in range(layout.recurrent_groups)
-        ]
+    groups += [
+        KVCacheGroupSpec([f"recurrent{index}"], recurrent)
+        for index in range(shape.recurrent_groups)
+    ]
     return KVCacheConfig(
-        num_blocks=card.num_blocks, kv_cache_tensors=[], kv_cache_groups=groups
+        num_blocks=shape.blocks, kv_cache_tensors=[], kv_cache_groups=groups
     )
 
 
@@ -123,10 +160,16 @@ def make_scheduler(
         arm: policy and match unit.
         asynchronous: plan a round while the last one runs.
     """
-    config = _config(card, asynchronous=asynchronous)
-    fine = arm.fine and card.layout.recurrent > 0
-    scheduler = RadixFlowScheduler(**_parts(card, config, fine=fine))
-    scheduler._adopt(arm.policy)
+    shape = Shape.of(card, fine=arm.fine)
+    return make_served_scheduler(shape, arm.policy, asynchronous=asynchronous)
+
+
+def make_served_scheduler(
+    shape: Shape, policy: Policy, *, asynchronous: bool = False
+) -> RadixFlowScheduler:
+    """The scheduler of a server of this shape, with an empty cache."""
+    scheduler = RadixFlowScheduler(**_parts(shape, asynchronous=asynchronous))
+    scheduler._adopt(policy)
     return scheduler
 
 
@@ -137,16 +180,17 @@ def make_native_scheduler(card: Card, *, fine: bool) -> AsyncScheduler:
         card: model, memory and bounds.
         fine: hits may land on every 16th token.
     """
-    return AsyncScheduler(**_parts(card, _config(card, asynchronous=False), fine=fine))
+    return AsyncScheduler(**_parts(Shape.of(card, fine=fine), asynchronous=False))
 
 
-def _parts(card: Card, config: VllmConfig, *, fine: bool) -> dict[str, Any]:
+def _parts(shape: Shape, *, asynchronous: bool) -> dict[str, Any]:
+    config = _config(shape, asynchronous=asynchronous)
     return {
         "vllm_config": config,
-        "kv_cache_config": _cache_layout(card),
+        "kv_cache_config": _cache_layout(shape),
         "structured_output_manager": StructuredOutputManager(config),
-        "block_size": card.layout.block_size,
-        "hash_block_size": MATCH_UNIT if fine else card.layout.block_size,
+        "block_size": shape.block_size,
+        "hash_block_size": shape.unit,
         "log_stats": False,
     }
 
@@ -220,6 +264,7 @@ def make_request(
     *,
     arrival: float,
     extra_args: Mapping[str, Any] | None = None,
+    reads_cache: bool = True,
 ) -> Request:
     """A request of `tokens` prompt tokens that generates one token.
 
@@ -230,11 +275,13 @@ def make_request(
         unit: tokens between two keys.
         arrival: when it arrived.
         extra_args: hints.
+        reads_cache: whether it may resume from the prefix cache.
     """
     params = _PLAIN
-    if extra_args is not None:
+    if extra_args is not None or not reads_cache:
         params = copy.copy(_PLAIN)
-        params.extra_args = dict(extra_args)
+        params.extra_args = None if extra_args is None else dict(extra_args)
+        params.skip_reading_prefix_cache = not reads_cache
     return Request(
         request_id=name,
         prompt_token_ids=[0] * tokens,

@@ -11,13 +11,14 @@ import gc
 import heapq
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count, islice
 from typing import Any
 
 from server_ext.api.group import BRANCHES_IN_FLIGHT, ProducedDocuments
+from server_ext.engine.queue import LaneQueue
 from server_ext.hints import STATE_ONLY, VERSION
 from server_ext.replay.cards import Card
 from server_ext.replay.clock import Clock, Device
@@ -381,14 +382,33 @@ class _Engine:
             return "tokens", False
         if not len(scheduler.waiting):
             return "queue", False
+        known = self._found_blocked()
         lookups = scheduler.log.counters.lookups
-        seen = [
-            (request.request_id == refused, *self._state(request, left))
-            for request in _first(scheduler.waiting)
-        ]
+        cause, states, bubble = None, set[bool | None](), False
+        for request in islice(scheduler.waiting, _LOOKED_AT):
+            name = request.request_id
+            ready, chunk = (False, 0) if name in known else self._state(request, left)
+            if name == refused:
+                cause = "memory" if ready else "blocked"
+            states.add(ready)
+            bubble = bubble or bool(ready and chunk)
+            if bubble and (cause or refused is None):
+                break
         scheduler.log.counters.lookups = lookups
-        bubble = any(ready and chunk for _, ready, chunk in seen)
-        return _cause(seen), bubble
+        if cause is None:
+            blocked = "blocked" if False in states else "held"
+            cause = "chunk" if True in states else blocked
+        return cause, bubble
+
+    def _found_blocked(self) -> set[str]:
+        """Who was found BLOCKED in this round, whoever shares its lane included."""
+        waiting = self.scheduler.waiting
+        found = set(self.scheduler.history[-1].blocked)
+        if isinstance(waiting, LaneQueue):
+            lanes = waiting._lanes
+            for lane in lanes._parked:
+                found.update(str(item) for _, item in lanes._lanes.get(lane, ()))
+        return found
 
     def _state(self, request: Any, left: int) -> tuple[bool | None, int]:
         """Whether a waiting branch is READY (None: held), and its chunk of `left`."""
@@ -421,18 +441,3 @@ class _Engine:
 
 _LOOKED_AT = 32
 """Waiting branches that are looked at to find out why a round ended."""
-
-
-def _first(waiting: Iterable[Any]) -> Iterator[Any]:
-    return islice(waiting, _LOOKED_AT)
-
-
-def _cause(seen: list[tuple[bool, bool | None, int]]) -> str:
-    """The cause, from (refused blocks, READY, chunk) of the first that wait."""
-    for refused, ready, _ in seen:
-        if refused:
-            return "memory" if ready else "blocked"
-    states = {ready for _, ready, _ in seen}
-    if True in states:
-        return "chunk"
-    return "blocked" if False in states else "held"

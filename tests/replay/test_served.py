@@ -1,0 +1,215 @@
+"""A server's run, exported and replayed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server_ext.config import POLICIES
+from server_ext.recording import KEPT, KEY, Arrival, Arrivals, packed
+from server_ext.replay import main
+from server_ext.replay.cards import CARDS
+from server_ext.replay.ledger import Ledger
+from server_ext.replay.policies import ARMS
+from server_ext.replay.run import _Engine
+from server_ext.replay.served import (
+    RecordingError,
+    compare,
+    read_recording,
+    recording_from,
+    replay_recording,
+    samples,
+    write_recording,
+)
+from server_ext.replay.trace import Arrivals as Timing
+from server_ext.replay.trace import Trace, arrive, paper_groups
+
+CARD = replace(CARDS["Qwen3.5-9B"], rows=8, token_budget=2048)
+REAL = Path(__file__).with_name("served_radixflow_plus.jsonl")
+"""A real CPU server with the bundled hybrid: 60 groups of four in six seconds."""
+NATIVE = Path(__file__).with_name("served_radix.jsonl")
+"""The same server as vLLM 0.32.0 schedules, other documents."""
+
+
+def told(arm: str, *, asynchronous: bool = False) -> tuple[dict[str, Any], list[Any]]:
+    """What the routes of a server would say after a run in virtual time."""
+    groups = paper_groups(regime="mixed", questions=10, seed=3)
+    trace = Trace("t", arrive(groups, Timing("poisson", rate=6.0)))
+    engine = _Engine(
+        trace,
+        CARD,
+        ARMS[arm],
+        cost=CARD.cost,
+        asynchronous=asynchronous,
+        ledger=Ledger(),
+        look_on=False,
+        progress=None,
+    )
+    engine.run()
+    scheduler = engine.scheduler
+    # JSON, as it comes over HTTP
+    answers = json.dumps([scheduler.arrivals_after(0), scheduler.rounds_after(0)])
+    arrivals, rounds = json.loads(answers)
+    return arrivals, rounds
+
+
+@pytest.fixture(scope="module")
+def answers() -> tuple[dict[str, Any], list[Any]]:
+    return told("radixflow+")
+
+
+@pytest.mark.parametrize("arm", ["radix-0.32", "radix-0.33", "radixflow+", "radixflow"])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_run_comes_out_again_round_by_round(arm: str, asynchronous: bool) -> None:
+    recording = recording_from(*told(arm, asynchronous=asynchronous))
+    result = compare(recording.rounds, replay_recording(recording))
+    assert result["first_difference"] is None
+    assert result["served"] == result["replayed"]
+    assert result["rounds_off"] == 0
+    assert result["served"]["rounds"] >= 20
+
+
+def test_another_policy_makes_other_rounds_of_the_same_arrivals(answers) -> None:
+    recording = recording_from(*answers)
+    native = replay_recording(recording, policy=POLICIES["radix"])
+    result = compare(recording.rounds, native)
+    assert result["replayed"]["rounds"] > result["served"]["rounds"]
+    assert result["first_difference"] is not None
+
+
+def test_a_file_comes_back_and_holds_no_keys(answers, tmp_path: Path) -> None:
+    recording = recording_from(*answers)
+    path = tmp_path / "run.jsonl"
+    write_recording(recording, path)
+    assert read_recording(path) == recording
+    assert answers[0]["arrivals"][0]["keys"][:16] not in path.read_text()
+
+
+def test_a_run_that_the_server_no_longer_has_is_refused(answers) -> None:
+    arrivals, rounds = answers
+    with pytest.raises(RecordingError, match="keeps rounds 3 to"):
+        recording_from(arrivals, rounds[2:])
+    with pytest.raises(RecordingError, match="no round after round 9999"):
+        recording_from(arrivals, rounds, after=9999)
+    late = {**arrivals, "arrivals": arrivals["arrivals"][1:]}
+    with pytest.raises(RecordingError, match="name a later idle moment"):
+        recording_from(late, rounds)
+
+
+def test_a_request_that_generates_more_is_refused(answers) -> None:
+    arrivals, rounds = answers
+    chat = [{**entry, "generates": 40} for entry in arrivals["arrivals"]]
+    with pytest.raises(RecordingError, match="generates up to 40 tokens"):
+        recording_from({**arrivals, "arrivals": chat}, rounds)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda lines: ["{}", *lines[1:]], "line 1: no recording of version 1"),
+        (lambda lines: lines[:-1], "lines there"),
+        (lambda lines: [lines[0], "{", *lines[2:]], "line 2"),
+        (lambda lines: [*lines[:2], lines[1], *lines[3:]], "line 3.*a second request"),
+        (
+            lambda lines: [lines[0], lines[1].replace('"tokens":', '"t":'), *lines[2:]],
+            "line 2",
+        ),
+        (
+            lambda lines: [
+                lines[0],
+                lines[1].replace('"shared":0', '"shared":5'),
+                *lines[2:],
+            ],
+            "line 2.*units shared",
+        ),
+        (lambda lines: [], "line 1: Expecting value"),
+    ],
+)
+def test_a_broken_file_is_refused_by_line(answers, tmp_path, change, problem) -> None:
+    path = tmp_path / "run.jsonl"
+    write_recording(recording_from(*answers), path)
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(change(lines)) + "\n" if change(lines) else "")
+    with pytest.raises(RecordingError, match=problem):
+        read_recording(path)
+
+
+def test_costs_are_fitted_to_a_run(answers, tmp_path: Path, capsys: Any) -> None:
+    """The virtual server's rounds last as long as its card says."""
+    path = tmp_path / "run.jsonl"
+    write_recording(recording_from(*answers), path)
+    assert main(["calibrate", str(path)]) == 0
+    fitted = json.loads(capsys.readouterr().out)
+    assert fitted["rounds"] >= 4
+    assert abs(fitted["error_of_total"]) < 0.02
+
+
+def test_samples_know_where_rows_start(answers) -> None:
+    recording = recording_from(*answers)
+    found = samples(recording)
+    assert found
+    assert all(sample.pairs >= sample.tokens for sample in found)
+    assert all(sample.seconds > 0 for sample in found)
+
+
+# --- a real run -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", [REAL, NATIVE], ids=["radixflow+", "radix"])
+def test_a_real_servers_run_is_predicted_round_by_round(path: Path) -> None:
+    real = read_recording(path)
+    result = compare(real.rounds, replay_recording(real))
+    assert len(real.requests) == 270
+    assert result["replayed"] == result["served"]
+    assert result["first_difference"] is None
+
+
+def test_the_command_says_that_it_was_predicted(capsys: Any) -> None:
+    assert main(["served", str(REAL)]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["first_difference"] is None
+
+
+def test_the_command_fails_where_it_was_not(tmp_path: Path, capsys: Any) -> None:
+    lines = REAL.read_text().splitlines()
+    head = json.loads(lines[0])
+    head["policy"] = POLICIES["radix"].as_dict()
+    path = tmp_path / "other.jsonl"
+    path.write_text("\n".join([json.dumps(head), *lines[1:]]) + "\n")
+    assert main(["served", str(path)]) == 1
+    assert json.loads(capsys.readouterr().out)["rounds_off"] > 0.02
+
+
+def test_an_address_must_be_a_servers(tmp_path: Path, capsys: Any) -> None:
+    out = str(tmp_path / "x.jsonl")
+    assert main(["export", "file:///etc/hostname", "--out", out]) == 2
+    assert "http://" in capsys.readouterr().err
+    assert main(["export", "http://127.0.0.1:9", "--out", out]) == 2
+    assert "is the server up?" in capsys.readouterr().err
+
+
+# --- what a server keeps --------------------------------------------------------------
+
+
+def arrival(number: int, keys: bytes = b"") -> Arrival:
+    return Arrival(f"r{number}", number, 0.0, 8, 1, True, keys, None)
+
+
+def test_a_server_keeps_the_last_arrivals_and_counts_the_others() -> None:
+    kept = Arrivals()
+    for number in range(KEPT + 3):
+        kept.add(arrival(number))
+    assert (len(list(kept)), kept.dropped) == (KEPT, 3)
+    assert next(iter(kept)).name == "r3"
+
+
+def test_long_prompts_are_bounded_by_their_keys() -> None:
+    kept = Arrivals()
+    for number in range(40):
+        kept.add(arrival(number, packed([bytes(32)] * (1 << 17))))
+    assert len(list(kept)) == (1 << 24) // (KEY << 17)
+    assert kept.dropped == 40 - len(list(kept))
