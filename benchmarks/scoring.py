@@ -85,8 +85,8 @@ def loads(quick: bool) -> dict[str, list[Question]]:
     return {
         "four a document": list(_questions(ten, questions=4, options=4, seed=1)),
         "one a document": list(_questions(twenty, questions=1, options=4, seed=2)),
-        "16 options": list(_questions(ten[::2], questions=1, options=16, seed=3)),
-        "64 options": list(_questions(ten[::4], questions=1, options=64, seed=4)),
+        "16 options": list(_questions(ten[::3], questions=1, options=16, seed=3)),
+        "64 options": list(_questions(ten[4:5], questions=1, options=64, seed=4)),
     }
 
 
