@@ -59,6 +59,8 @@ def run(argv: Sequence[str]) -> int:
         0; 1 where a cell failed or a replay is not what the server did; 2 for a
         command that makes no sense.
     """
+    if argv[:1] == ["--report"]:  # the same, as an option
+        argv = ["report", "--out", *argv[1:]]
     arguments = _parser().parse_args(argv)
     try:
         status: int = arguments.run(arguments)
@@ -315,7 +317,9 @@ def _report(arguments: argparse.Namespace) -> int:
     if arguments.timeline is not None:
         write_timeline(arguments.timeline)
         return 0
-    page = write_report(Folder(arguments.out), arguments.out)
+    folder = Folder(arguments.out)
+    page = write_report(folder, arguments.out)
+    write_csv(folder, arguments.out / "cells.csv")
     sys.stdout.write(f"{page}\n")
     return 0
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -18,11 +18,19 @@ from typing import Any
 
 from server_ext.replay.cards import CARDS
 from server_ext.replay.grid import Folder
-from server_ext.replay.ledger import quantile
+from server_ext.replay.ledger import CAUSES, quantile
 from server_ext.replay.policies import ARMS
 from server_ext.replay.timeline import Lane, timeline_figure
 
-__all__ = ["PAPER_MEAN", "Pool", "pools", "write_report", "write_timeline"]
+__all__ = [
+    "COLUMNS",
+    "PAPER_MEAN",
+    "Pool",
+    "formatted",
+    "pools",
+    "write_report",
+    "write_timeline",
+]
 
 PAPER_MEAN: dict[str, float | None] = {
     "Qwen3.5-0.8B": -9.3,
@@ -47,6 +55,64 @@ COLOURS = {
     "radixflow+": "#d9480f",
 }
 _CONFIG = {"responsive": True, "displaylogo": False, "scrollZoom": True}
+
+
+COLUMNS = (
+    "mean s",
+    "p50",
+    "p95",
+    "p99",
+    "rounds",
+    "/ bound",
+    "/ packed",
+    "rows a round",
+    "tokens a round",
+    "reuse %",
+    "overlap %",
+    "bubbles",
+)
+"""What a table of policies shows; `formatted` gives a line of it."""
+
+
+def formatted(figures: Mapping[str, Any]) -> list[str]:
+    """The cells of `COLUMNS`; a figure that is missing stays missing."""
+    shares = (
+        *(("rounds", whole, 1, 2) for whole in ("bound", "packed")),
+        ("row_steps", "rounds", 1, 2),
+        ("tokens", "rounds", 1, 0),
+    )
+    reuse = _over(figures, "tokens", "prompt_tokens")
+    return [
+        *(
+            _seconds(figures[f"latency_{name}"])
+            for name in ("mean", "p50", "p95", "p99")
+        ),
+        _number(figures["rounds"]),
+        *(
+            _number(_over(figures, part, whole), scale, digits)
+            for part, whole, scale, digits in shares
+        ),
+        _number(None if reuse is None else 1 - reuse, 100, 2),
+        _number(_over(figures, "overlap_tokens", "tokens"), 100, 2),
+        _number(figures["bubbles"]),
+    ]
+
+
+def _over(figures: Mapping[str, Any], part: str, whole: str) -> float | None:
+    top, bottom = figures[part], figures[whole]
+    if top in (None, "") or not float(bottom or 0):
+        return None
+    return float(top) / float(bottom)
+
+
+def _number(value: Any, scale: float = 1, digits: int = 0) -> str:
+    return "-" if value in (None, "") else f"{scale * float(value):,.{digits}f}"
+
+
+def _seconds(value: Any) -> str:
+    if value in (None, ""):
+        return "-"
+    return f"{float(value):.1f}" if float(value) >= 100 else f"{float(value):.3g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +141,28 @@ class Pool:
         return quantile(self.latencies, share)
 
     def total(self, name: str) -> float:
-        """Sum of a figure over the cells."""
+        """Sum of a figure that every cell has."""
         return float(sum(cell["figures"][name] for cell in self.cells))
+
+    def known(self, name: str) -> float | None:
+        """Sum of a figure over the cells, None where a cell does not have it."""
+        values = [cell["figures"].get(name) for cell in self.cells]
+        return None if None in values else float(sum(values))
 
     def share(self, part: str, whole: str) -> float | None:
         """One figure's sum over another's."""
         total = self.total(whole)
         return self.total(part) / total if total else None
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """What `formatted` reads."""
+        sums = ("rounds", "bound", "packed", "row_steps", "tokens", "prompt_tokens")
+        return {
+            "latency_mean": self.mean,
+            **{f"latency_p{p}": self.quantile(p / 100) for p in (50, 95, 99)},
+            **{name: self.known(name) for name in (*sums, "overlap_tokens", "bubbles")},
+        }
 
     @property
     def reuse(self) -> float:
@@ -103,17 +184,21 @@ def write_report(folder: Folder, out: Path) -> Path:
     """Write ``report.html`` (and ``summary.json``) from what a folder holds.
 
     Raises:
-        ValueError: the folder holds no finished cell, or plotly is not installed.
+        ValueError: the folder holds no finished cell or cells that cannot be pooled,
+            or plotly is not installed.
     """
     results = folder.results()
     if not any("error" not in result for result in results):
         raise ValueError(f"{folder.path}: no finished cell")
     grid = [r for r in results if not r["cell"]["own_rate"]]
     sweep = [r for r in results if r["cell"]["own_rate"]]
+    for part in (grid, sweep):
+        _check_one_setting(folder, part)
     charts = _Charts()
     body = [
         _headline(grid),
         _paired(grid),
+        _ends(grid),
         _reductions(grid, charts),
         _cdfs(grid, charts),
         _bounds(grid, charts),
@@ -127,6 +212,17 @@ def write_report(folder: Folder, out: Path) -> Path:
     summary = json.dumps(_summary(grid), indent=1) + "\n"
     (out / "summary.json").write_text(summary, encoding="utf-8")
     return path
+
+
+def _check_one_setting(folder: Folder, results: list[dict[str, Any]]) -> None:
+    """Cells of one page differ in model, policy, regime, order and load only."""
+    for name in ("arrivals", "questions", "width", "seed", "asynchronous"):
+        values = sorted({str(result["cell"][name]) for result in results})
+        if len(values) > 1:
+            raise ValueError(
+                f"{folder.path} has cells of {name} {' and '.join(values)}, which must "
+                "not be pooled: give each a folder of its own"
+            )
 
 
 def write_timeline(path: Path) -> None:
@@ -231,7 +327,7 @@ def _summary(grid: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "rows_a_round": pool.share("row_steps", "rounds"),
             "tokens_a_round": pool.share("tokens", "rounds"),
             "packed_ratio": pool.share("rounds", "packed"),
-            "bubbles": pool.total("bubbles"),
+            "bubbles": pool.known("bubbles"),
             "busy": pool.total("busy"),
         }
         for base in ("radix-0.32", "radix-0.33"):
@@ -300,25 +396,8 @@ def _paired(grid: list[dict[str, Any]]) -> str:
             pool = found.get((model, arm))
             if pool is None:
                 continue
-            rows.append([model, arm, *_figures(pool), *_credit(pool, base)])
-    head = (
-        "model",
-        "policy",
-        "mean s",
-        "p50",
-        "p95",
-        "p99",
-        "rounds",
-        "/ bound",
-        "/ packed",
-        "rows a round",
-        "tokens a round",
-        "reuse %",
-        "overlap %",
-        "bubbles",
-        "rounds saved s",
-        "dearer rounds s",
-    )
+            rows.append([model, arm, *formatted(pool.figures), *_credit(pool, base)])
+    head = ("model", "policy", *COLUMNS, "rounds saved s", "dearer rounds s")
     return (
         "<h2>Every policy</h2><p>Saved: removed rounds at the 0.33 baseline's mean "
         "cost. Dearer: what the kept rounds cost more. The difference is device time. "
@@ -328,25 +407,6 @@ def _paired(grid: list[dict[str, Any]]) -> str:
     )
 
 
-def _figures(pool: Pool) -> list[str]:
-    overlap, ratio = (
-        pool.share("overlap_tokens", "tokens"),
-        pool.share("rounds", "bound"),
-    )
-    return [
-        f"{pool.mean:.3g}",
-        *(f"{pool.quantile(share) or 0:.3g}" for share in (0.5, 0.95, 0.99)),
-        f"{pool.total('rounds'):,.0f}",
-        f"{ratio or 0:.2f}",
-        f"{pool.share('rounds', 'packed') or 0:.2f}",
-        f"{pool.share('row_steps', 'rounds') or 0:.2f}",
-        f"{pool.share('tokens', 'rounds') or 0:,.0f}",
-        f"{100 * pool.reuse:.2f}",
-        f"{100 * (overlap or 0):.2f}",
-        f"{pool.total('bubbles'):,.0f}",
-    ]
-
-
 def _credit(pool: Pool, base: Pool | None) -> list[str]:
     """Seconds that removed rounds gave, and seconds that kept rounds took back."""
     if base is None or len(base.cells) != len(pool.cells):
@@ -354,6 +414,37 @@ def _credit(pool: Pool, base: Pool | None) -> list[str]:
     rounds, kept = base.total("rounds"), pool.total("rounds")
     was, now = base.total("busy") / rounds, pool.total("busy") / kept
     return [f"{(rounds - kept) * was:.1f}", f"{kept * (now - was):.1f}"]
+
+
+def _ends(grid: list[dict[str, Any]]) -> str:
+    """What ended the rounds of each policy, and what was left unused by it."""
+    found = pools(grid, "model", "arm")
+    rows = []
+    for model in _models(found):
+        for arm in ARMS:
+            pool = found.get((model, arm))
+            if pool is None or pool.known("ended_rows") is None:
+                continue
+            ends = [
+                f"{pool.total(f'ended_{cause}'):,.0f}"
+                + (
+                    f" ({unused:,.0f})"
+                    if (unused := pool.total(f"unused_{cause}"))
+                    else ""
+                )
+                for cause in CAUSES
+            ]
+            rows.append([model, arm, *ends])
+    if not rows:
+        return ""
+    return (
+        "<h2>What ended the rounds</h2><p>Rounds, and in brackets how many rounds' "
+        "worth of rows or tokens, whichever was fuller, they left unused. "
+        "<b>queue</b>: nobody waited. <b>blocked</b>: all who waited were BLOCKED, or "
+        "the native scan stopped at one. <b>chunk</b>: the next READY branch could "
+        "take no whole block of the tokens left. <b>memory</b>: no block was free.</p>"
+        + _table(("model", "policy", *CAUSES), rows)
+    )
 
 
 # -- charts ----------------------------------------------------------------------------

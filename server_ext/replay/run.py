@@ -273,7 +273,10 @@ class _Engine:
 
     def _send(self, at: float, group: Group) -> None:
         shared = shared_boundary(
-            group.document_tokens, group.context_tokens, len(group.branches)
+            group.document_tokens,
+            group.context_tokens,
+            len(group.branches),
+            row_tokens=self.arm.policy.row_tokens,
         )
         branches = deque(range(len(group.branches)))
         sent = _Sent(group, waiting=branches, left=len(branches), shared=shared)

@@ -96,6 +96,8 @@ def _cells(
         for slot, (name, tokens) in enumerate(entry["rows"].items()):
             group = name.rpartition("#")[0]
             text = f"round {number}: {name}<br>{tokens:,} tokens"
+            if entry["ended"]:
+                text += f"<br>the round ended for: {entry['ended']}"
             column[slot] = (groups[group] % len(_COLOURS), text)
         blocked = entry["blocked"]
         for slot, name in enumerate(blocked[:_SHOWN_BLOCKED]):

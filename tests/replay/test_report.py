@@ -8,12 +8,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("plotly", reason="the report needs the extra 'replay'")
 
 from server_ext.replay import main
+from server_ext.replay.ledger import CAUSES
+from server_ext.replay.report import COLUMNS, formatted
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 FLAGS = (
@@ -61,6 +64,41 @@ def test_the_csv_has_a_line_a_cell(folder: Path) -> None:
     lines = (folder / "cells.csv").read_text().splitlines()
     assert len(lines) == 1 + 8 + 8
     assert lines[0].startswith("cell_model,cell_arm,cell_regime")
+
+
+def test_the_page_says_what_ended_the_rounds(folder: Path) -> None:
+    page = (folder / "report.html").read_text()
+    ends = page.partition("What ended the rounds")[2].partition("</table>")[0]
+    for cause in CAUSES:
+        assert f"<th>{cause}</th>" in ends
+    assert ends.count("<tr>") == 1 + 8
+
+
+def test_the_report_is_an_option_too_and_writes_the_csv(folder: Path) -> None:
+    (folder / "cells.csv").unlink()
+    assert main(["--report", str(folder)]) == 0
+    assert (folder / "cells.csv").exists()
+
+
+def test_cells_that_must_not_be_pooled_are_refused(tmp_path: Path, capsys: Any) -> None:
+    grid = ["grid", "--out", str(tmp_path), "--questions", "4", "--models", "Qwen3-8B"]
+    grid += ["--regimes", "cold", "--orders", "forward", "--policies", "radix-0.33"]
+    assert main(grid) == 0
+    assert main([*grid, "--async"]) == 0
+    assert main(["report", "--out", str(tmp_path)]) == 2
+    assert "asynchronous False and True" in capsys.readouterr().err
+
+
+def test_a_figure_that_is_missing_stays_missing() -> None:
+    figures = dict.fromkeys(
+        ("rounds", "bound", "packed", "row_steps", "tokens", "prompt_tokens"), 0
+    )
+    latencies = dict.fromkeys(f"latency_{x}" for x in ("mean", "p50", "p95", "p99"))
+    figures |= {**latencies, "overlap_tokens": 0, "bubbles": None}
+    assert dict(zip(COLUMNS, formatted(figures), strict=True)) == {
+        **dict.fromkeys(COLUMNS, "-"),
+        "rounds": "0",
+    }
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
