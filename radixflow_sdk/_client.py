@@ -26,7 +26,7 @@ from typing import Any, Literal, Self, get_args
 
 import anyio
 
-from radixflow_sdk import _assembly
+from radixflow_sdk import _assembly, _letters
 from radixflow_sdk._config import (
     Options,
     RetryPolicy,
@@ -53,6 +53,7 @@ from radixflow_sdk.types import (
     Document,
     GroupEnded,
     Label,
+    LetterResult,
     Normalize,
     Option,
     Outcome,
@@ -269,6 +270,52 @@ class RadixFlowClient:
                 partial=partial,
             )
         )
+
+    async def score_letters(
+        self,
+        document: Document,
+        options: Sequence[str],
+        *,
+        question: str | None = None,
+        rotate: bool = True,
+        timeout: float | None = None,
+        group_id: str | None = None,
+        cache_salt: str | None = None,
+    ) -> LetterResult:
+        r"""Show all options behind letters, and ask which letter.
+
+        One group: a branch for each order of the options, each ``"\nA. …\nB. …\n
+        Answer:"`` with the letters as labels. With ``rotate`` every option stands once
+        at every place, and the mean over the orders takes the model's taste for a
+        letter out of its answer.
+
+        Args:
+            document: Text, token ids, or chat messages.
+            options: 2 to 26 texts, each once.
+            question: Asked between document and options.
+            rotate: Whether to list the options in every rotation, or as given.
+            timeout: Seconds for this group, in place of `Timeouts.total`.
+            group_id: An id for log and metrics.
+            cache_salt: In place of the client's.
+
+        Raises:
+            InvalidInputError: An argument is not usable; nothing was sent.
+            APIError: The group failed before any branch was in.
+            PartialGroupError: Some orders are in and the rest failed.
+            ClientClosedError: The client was closed.
+        """
+        orders = _letters.read_orders(options, rotate=rotate)
+        request = BranchedRequest(
+            document=document,
+            options=[_letters.listing(options, order) for order in orders],
+            question=question,
+            scoring="label",
+            template=_letters.template(len(options)),
+            timeout=timeout,
+            group_id=group_id,
+            cache_salt=cache_salt,
+        )
+        return _letters.choose(options, orders, await self.run(request))
 
     def stream_candidates(
         self,

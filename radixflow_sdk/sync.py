@@ -140,6 +140,7 @@ class RadixFlow:
     run = _blocks(RadixFlowClient.run)
     score_all = _blocks(RadixFlowClient.score_all)
     score_candidates = _blocks(RadixFlowClient.score_candidates)
+    score_letters = _blocks(RadixFlowClient.score_letters)
     score_many = _gathers(RadixFlowClient.score_many)
     stream_candidates = _iterates(RadixFlowClient.stream_candidates)
     with_options = _views(RadixFlowClient.with_options)

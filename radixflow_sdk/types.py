@@ -268,6 +268,46 @@ class ScoreResult:
         return _scoring.brier([c.probability for c in given], places.index(gold))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterChoice:
+    """One option that stood behind a letter.
+
+    Attributes:
+        index: Position in ``options``.
+        text: The option.
+        probability: Mean of `by_order`; these sum to 1 over the options.
+        by_order: For each order of the options, the probability of the letter that the
+            option had there, among the letters. That they differ is position bias.
+        tied: Another option has exactly this probability.
+    """
+
+    index: int
+    text: str
+    probability: float
+    by_order: tuple[float, ...]
+    tied: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterResult:
+    """Which letter, over all orders of the options.
+
+    Attributes:
+        choices: Best first; equal ones in the order of ``options``.
+        label_mass: Mean probability that the next token is one of the letters.
+        group: What was read: one candidate for each order.
+    """
+
+    choices: tuple[LetterChoice, ...]
+    label_mass: float
+    group: ScoreResult
+
+    @property
+    def best(self) -> LetterChoice:
+        """The first of `choices`."""
+        return self.choices[0]
+
+
 # --- many groups -----------------------------------------------------------------
 
 
