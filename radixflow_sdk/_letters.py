@@ -31,9 +31,9 @@ def read_orders(options: Sequence[str], *, rotate: bool) -> tuple[Order, ...]:
     Raises:
         InvalidInputError: There are not 2 to 26 texts, each once.
     """
-    given: object = options
-    texts = [option for option in options if isinstance(option, str) and option]
-    good = not isinstance(given, str) and len(texts) == len(options)
+    given: Sequence[object] = options
+    texts = [option for option in given if isinstance(option, str) and option]
+    good = not isinstance(given, str) and len(texts) == len(given)
     if not good or not 2 <= len(options) <= len(ascii_uppercase):
         raise InvalidInputError(
             f"options is {str(options)[:80]!r}; give a list of 2 to 26 texts.",
