@@ -177,7 +177,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, help="questions a file, for a quick look")
     parser.add_argument("--tokenizer", action="append", default=[], metavar="NAME=PATH")
     arguments = parser.parse_args()
-    tokenizers = {name: tokenizer_named(name) for name in NAMES}
+    tokenizers = {name: tokenizer_named(name) for name in NAMES if name != "smollm2"}
     for given in arguments.tokenizer:
         name, _, path = given.partition("=")
         tokenizers[name] = load(path)

@@ -3,13 +3,15 @@
 ``mistral_common`` (a dependency of vLLM) has those of Mistral's models. A byte-level
 one is cut to its first ranks, which is a vocabulary of its own, and split once as GPT-2
 splits and once as newer models do. A SentencePiece one makes a Llama-type tokenizer
-with a BOS and no pre-tokenizer at all.
+with a BOS and no pre-tokenizer at all. SmolLM2's is there where `radixflow serve
+smollm2` was started once.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import Any
 import pytest
 
 from server_ext.demo import CHECKPOINT
+from server_ext.smollm2 import FOLDER
 
 RANKS = 30_000
 Merge = tuple[str, str]
@@ -83,11 +86,21 @@ def _llama_style() -> Any:
     return _wrapped(tokenizer, bos_token="<s>")
 
 
+@cache
+def _smollm2() -> Any:
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    path = Path(root) / "radixflow" / FOLDER / "tokenizer.json"
+    if not path.exists():
+        pytest.skip("`radixflow serve smollm2` was never started here")
+    return _wrapped(_backend().from_file(str(path)), bos_token="<|im_start|>")
+
+
 _BUILDERS: dict[str, Callable[[], Any]] = {
     "demo": _demo,
     "gpt2-style": _gpt2_style,
     "tekken": _tekken,
     "llama-style": _llama_style,
+    "smollm2": _smollm2,
 }
 NAMES = tuple(_BUILDERS)
 

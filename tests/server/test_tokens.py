@@ -1,6 +1,8 @@
 # ruff: noqa: RUF001  (full-width punctuation is meant)
 """The token boundary: lm-eval's rule, the document encoded once, every refusal."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,9 @@ QUESTION = "\n\nQuestion: Where does Anna live?\nAnswer:"
 CHINESE = "安娜住在奥斯陆。她的哥哥汤姆住在罗马，他们每年夏天都在巴黎见面。" * 6
 THAI = "แอนนาอาศัยอยู่ในออสโล ทอมอาศัยอยู่ในโรม พวกเขาพบกันที่ปารีสทุกฤดูร้อน " * 6
 EMOJI = "Anna 👩‍👩‍👧 lives 🏠 in Oslo 🇳🇴! " * 8
+
+# Two paragraphs of XQuAD in each of three scripts, one of PubMedQA; licences inside.
+EXCERPTS = json.loads(Path(__file__).with_name("excerpts.json").read_text("utf-8"))
 
 # (context, branch); the first ones are the traps of DESIGN.md.
 PAIRS = [
@@ -83,7 +88,9 @@ def request(document: str | dict[str, Any], **fields: Any) -> BranchesRequest:
 def prompts(
     tokenizer: Any, asked: BranchesRequest, *, limit: int = 100_000
 ) -> GroupPrompts:
-    return group_prompts(asked, tokenizer, vocabulary=len(tokenizer), limit=limit)
+    return group_prompts(
+        asked, tokenizer, vocabulary=len(tokenizer), limit=limit, row_tokens=16
+    )
 
 
 class Counting:
@@ -116,6 +123,30 @@ def test_the_rule_is_that_of_lm_eval(name: str, context: str, branch: str) -> No
     assert made.prompt(0)[made.branches[0].scored_from :] == own
     assert made.branches[0].scored_from == len(before)
     assert len(made.branches[0]) == len(whole)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "form",
+    [("\n\nQuestion: {}\nAnswer:", " {}"), ("\n\n{}\n", "{}"), ("", "{}")],
+    ids=["asked", "blanks move", "nothing between"],
+)
+@pytest.mark.parametrize("excerpt", EXCERPTS, ids=lambda one: one["language"])
+def test_real_text_in_three_scripts(
+    name: str, form: tuple[str, str], excerpt: dict[str, Any]
+) -> None:
+    tokenizer = tokenizer_named(name)
+    for asked in excerpt["questions"]:
+        context = excerpt["document"] + form[0].format(asked["question"])
+        branches = [form[1].format(option) for option in asked["options"]]
+        made = prompts(
+            tokenizer, request(context, branches=[{"text": text} for text in branches])
+        )
+        for index, branch in enumerate(branches):
+            before, own, whole = encode_pair(tokenizer, context, branch)
+            assert own
+            assert made.prompt(index) == whole
+            assert made.branches[index].scored_from == len(before)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -379,7 +410,9 @@ def test_the_limit_is_exact_and_nothing_is_cut() -> None:
 def test_a_token_beyond_the_vocabulary(fields: dict[str, Any], field: str) -> None:
     asked = request(**{"document": LONG} | fields)
     with pytest.raises(RequestRefused, match="vocabulary of 100") as caught:
-        group_prompts(asked, tokenizer_named("demo"), vocabulary=100, limit=1000)
+        group_prompts(
+            asked, tokenizer_named("demo"), vocabulary=100, limit=1000, row_tokens=16
+        )
     assert (caught.value.code, caught.value.field) == ("token_out_of_range", field)
 
 
