@@ -27,6 +27,7 @@ POLICY_VARIABLE = "RADIXFLOW_POLICY"
 
 MAX_HOLD_MS = 1000.0
 MAX_SCAN = 1_000_000
+MAX_ROW_TOKENS = 1_000_000
 
 
 class ConfigurationError(ValueError):
@@ -56,7 +57,9 @@ class Policy:
         order: ``fcfs``, or ``group``: the group with the least work left first.
         overtake: for ``order="group"``: how much longer than under FCFS the slowest
             group may take, as a factor (1.05 = five percent).
-        scan_limit: most BLOCKED branches a round may look at.
+        row_tokens: what a row is worth, in tokens. A question is computed once for all
+            its branches, in a row of its own, where computing it with each costs more.
+        scan_limit: most branches a round may look at in vain (BLOCKED, or put off).
         fence: READY waits until the step that wrote the state has been processed:
             ``auto`` where steps of one engine are not ordered on one device.
     """
@@ -71,6 +74,7 @@ class Policy:
     frag: bool = False
     order: Literal["fcfs", "group"] = "fcfs"
     overtake: float = 1.0
+    row_tokens: int = 16
     scan_limit: int = 256
     fence: Literal["auto", "on", "off"] = "auto"
 
@@ -92,6 +96,10 @@ class Policy:
             raise ConfigurationError(
                 f"scan_limit must be from 1 to {MAX_SCAN}, got {self.scan_limit}"
             )
+        if not 0 <= self.row_tokens <= MAX_ROW_TOKENS:
+            raise ConfigurationError(
+                f"row_tokens must be from 0 to {MAX_ROW_TOKENS}, got {self.row_tokens}"
+            )
         if not 1 <= self.overtake <= 100:
             raise ConfigurationError(
                 f"overtake must be from 1 to 100, got {self.overtake}"
@@ -100,7 +108,8 @@ class Policy:
     @property
     def native(self) -> bool:
         """Whether nothing is added to the native schedule."""
-        return replace(self, name="radix") == POLICIES["radix"]
+        radix = POLICIES["radix"]
+        return replace(self, name="radix", row_tokens=radix.row_tokens) == radix
 
     def as_dict(self) -> dict[str, Any]:
         """The policy as JSON-ready data."""

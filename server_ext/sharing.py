@@ -8,23 +8,24 @@ from __future__ import annotations
 
 __all__ = ["producer_boundaries", "shared_boundary"]
 
-QUESTION_TOKENS_WORTH_A_ROW = 256
-"""A question is computed with each branch until that costs this many tokens more."""
 
-
-def shared_boundary(document: int, context: int, branches: int) -> int:
+def shared_boundary(
+    document: int, context: int, branches: int, *, row_tokens: int
+) -> int:
     """After the document, or after the question too where recomputing it is dear.
 
-    Sharing up to the question costs a row of its own for every question; sharing the
-    document alone lets all questions on it meet at one state.
+    Sharing up to the question costs a row of its own for every question, and a round
+    where nothing else runs; sharing the document alone computes the question with each
+    branch.
 
     Args:
         document: tokens of the document.
         context: tokens of document and question.
         branches: branches of the group.
+        row_tokens: what a row is worth, in tokens.
     """
     repeated = (context - document) * (branches - 1)
-    return context if repeated > QUESTION_TOKENS_WORTH_A_ROW else document
+    return context if repeated > row_tokens else document
 
 
 def producer_boundaries(

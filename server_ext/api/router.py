@@ -140,6 +140,7 @@ async def _prompts(server: Server, request: BranchesRequest) -> GroupPrompts:
             server.tokenizer,
             vocabulary=server.vocabulary,
             limit=server.prompt_limit,
+            row_tokens=server.row_tokens,
         )
 
     return await anyio.to_thread.run_sync(encode, limiter=server.encoders)

@@ -42,6 +42,7 @@ class Server:
         unsupported: why no exact row can be read here, or None.
         ranks: data-parallel ranks.
         startup: the scheduler's snapshot at start.
+        row_tokens: what a row is worth under the policy in force, in tokens.
     """
 
     engine: EngineClient
@@ -54,6 +55,7 @@ class Server:
     unsupported: str | None
     ranks: int
     startup: dict[str, Any]
+    row_tokens: int
     documents: ProducedDocuments = field(default_factory=ProducedDocuments)
     # One at a time: a Rust tokenizer is not to be used from two threads at once.
     encoders: anyio.CapacityLimiter = field(
@@ -85,6 +87,9 @@ class Server:
             unsupported=_why_not(model.logprobs_mode, model.max_logprobs),
             ranks=config.parallel_config.data_parallel_size,
             startup=startup,
+            row_tokens=(startup.get("policy") or POLICIES["radix"].as_dict())[
+                "row_tokens"
+            ],
         )
 
     def check(self, request: BranchesRequest) -> str:
@@ -171,6 +176,7 @@ class Server:
             raise RequestRefused(
                 409, "busy", "requests are in flight: switch when the server is idle"
             )
+        self.row_tokens = POLICIES[name].row_tokens
         return name
 
 

@@ -150,7 +150,12 @@ class Context:
 
 
 def group_prompts(
-    request: BranchesRequest, tokenizer: Tokenizer, *, vocabulary: int, limit: int
+    request: BranchesRequest,
+    tokenizer: Tokenizer,
+    *,
+    vocabulary: int,
+    limit: int,
+    row_tokens: int,
 ) -> GroupPrompts:
     """Every prompt of a request, checked against the model.
 
@@ -159,6 +164,7 @@ def group_prompts(
         tokenizer: the model's tokenizer.
         vocabulary: number of token ids the model knows.
         limit: most tokens a prompt may have (the model's length less one generated).
+        row_tokens: what a row is worth, in tokens (see `shared_boundary`).
 
     Raises:
         RequestRefused: a token id beyond the vocabulary, a branch without a token of
@@ -188,7 +194,9 @@ def group_prompts(
         context=ids,
         document_tokens=document_tokens,
         shared_tokens=min(
-            shared_boundary(document_tokens, len(ids), len(branches)),
+            shared_boundary(
+                document_tokens, len(ids), len(branches), row_tokens=row_tokens
+            ),
             *(branch.keep for branch in branches),
         ),
         branches=branches,

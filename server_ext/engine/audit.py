@@ -27,10 +27,12 @@ class Scan:
     Attributes:
         passed: the last request that may run, as far as we can say; if it was not
             scheduled, the native loop stopped at it for a reason of its own (OTHER).
+        deferred: branches put off because they would have been cut short (+Frag).
         cut: the scan ended at the scan limit.
     """
 
     passed: str | None = None
+    deferred: int = 0
     cut: bool = False
 
 

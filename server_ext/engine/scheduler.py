@@ -373,6 +373,8 @@ class RadixFlowScheduler(AsyncScheduler):
             return False
         if policy.frag and self._would_be_cut(request, hit):
             self.log.counters.deferred += 1
+            self._scan.deferred += 1
+            self._bound_scan()
             return False
         self._lookup = (request.request_id, hit)
         return True
@@ -388,12 +390,18 @@ class RadixFlowScheduler(AsyncScheduler):
         them.  A state beyond the shared boundary is this branch's own affair.
         """
         self.log.blocked(request.request_id, len(self.running))
-        if not isinstance(self.waiting, LaneQueue):
-            return
         hints = self._hints.get(request.request_id)
-        if hints is not None and hit[1] <= hints.shared_tokens:
+        alike = hints is not None and hit[1] <= hints.shared_tokens
+        if alike and isinstance(self.waiting, LaneQueue):
             self.waiting.park(request)
-        if self.log.blocked_in_round >= self.policy_preset.scan_limit:
+        self._bound_scan()
+
+    def _bound_scan(self) -> None:
+        """End the scan once it has looked at enough branches in vain."""
+        looks = self.log.blocked_in_round + self._scan.deferred
+        if looks >= self.policy_preset.scan_limit and isinstance(
+            self.waiting, LaneQueue
+        ):
             self.waiting.closed = self._scan.cut = True
             self.log.counters.scans_cut += 1
 
