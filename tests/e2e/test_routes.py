@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +147,8 @@ def stock_server(folder: Path) -> Iterator[str]:
         )
     try:
         served = Served(process, f"http://127.0.0.1:{port}", log)
-        wait_for_health(served)
+        with closing(served.http):
+            wait_for_health(served)
         yield served.url
     finally:
         stop(process)
