@@ -10,7 +10,7 @@ __all__ = ["producer_boundaries", "shared_boundary"]
 
 
 def shared_boundary(
-    document: int, context: int, branches: int, *, row_tokens: int
+    document: int, context: int, branches: int, *, match_unit: int, row_tokens: int
 ) -> int:
     """After the document, or after the question too where recomputing it is dear.
 
@@ -22,10 +22,13 @@ def shared_boundary(
         document: tokens of the document.
         context: tokens of document and question.
         branches: branches of the group.
+        match_unit: tokens between two boundaries that a hit can land on.
         row_tokens: what a row is worth, in tokens.
     """
-    repeated = (context - document) * (branches - 1)
-    return context if repeated > row_tokens else document
+    # A state is left at the last unit inside a prompt.
+    units = max(context - 1, 0) // match_unit - max(document - 1, 0) // match_unit
+    saved = units * match_unit * (branches - 1)
+    return context if saved > row_tokens else document
 
 
 def producer_boundaries(

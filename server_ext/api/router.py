@@ -140,6 +140,7 @@ async def _prompts(server: Server, request: BranchesRequest) -> GroupPrompts:
             server.tokenizer,
             vocabulary=server.vocabulary,
             limit=server.prompt_limit,
+            match_unit=server.route.match_unit,
             row_tokens=server.row_tokens,
         )
 

@@ -155,6 +155,7 @@ def group_prompts(
     *,
     vocabulary: int,
     limit: int,
+    match_unit: int,
     row_tokens: int,
 ) -> GroupPrompts:
     """Every prompt of a request, checked against the model.
@@ -164,6 +165,7 @@ def group_prompts(
         tokenizer: the model's tokenizer.
         vocabulary: number of token ids the model knows.
         limit: most tokens a prompt may have (the model's length less one generated).
+        match_unit: tokens between two boundaries that a hit can land on.
         row_tokens: what a row is worth, in tokens (see `shared_boundary`).
 
     Raises:
@@ -195,7 +197,11 @@ def group_prompts(
         document_tokens=document_tokens,
         shared_tokens=min(
             shared_boundary(
-                document_tokens, len(ids), len(branches), row_tokens=row_tokens
+                document_tokens,
+                len(ids),
+                len(branches),
+                match_unit=match_unit,
+                row_tokens=row_tokens,
             ),
             *(branch.keep for branch in branches),
         ),

@@ -1,8 +1,8 @@
 """Looking back at a round: did it leave a READY branch out although it had room?
 
 Only in debug mode (``RADIXFLOW_DEBUG=1``), since it looks up every branch that waits.
-An *avoidable bubble* is a round with rows and tokens to spare that ended its scan before
-a READY branch, where nothing else stopped it (arXiv 2610.18143).
+An *avoidable bubble* is a round with rows and tokens to spare that ended its scan
+before a READY branch, where nothing else stopped it (arXiv 2610.18143).
 """
 
 from __future__ import annotations

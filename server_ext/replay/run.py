@@ -276,6 +276,7 @@ class _Engine:
             group.document_tokens,
             group.context_tokens,
             len(group.branches),
+            match_unit=self.unit,
             row_tokens=self.arm.policy.row_tokens,
         )
         branches = deque(range(len(group.branches)))

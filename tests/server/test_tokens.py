@@ -89,7 +89,12 @@ def prompts(
     tokenizer: Any, asked: BranchesRequest, *, limit: int = 100_000
 ) -> GroupPrompts:
     return group_prompts(
-        asked, tokenizer, vocabulary=len(tokenizer), limit=limit, row_tokens=16
+        asked,
+        tokenizer,
+        vocabulary=len(tokenizer),
+        limit=limit,
+        match_unit=16,
+        row_tokens=16,
     )
 
 
@@ -411,7 +416,12 @@ def test_a_token_beyond_the_vocabulary(fields: dict[str, Any], field: str) -> No
     asked = request(**{"document": LONG} | fields)
     with pytest.raises(RequestRefused, match="vocabulary of 100") as caught:
         group_prompts(
-            asked, tokenizer_named("demo"), vocabulary=100, limit=1000, row_tokens=16
+            asked,
+            tokenizer_named("demo"),
+            vocabulary=100,
+            limit=1000,
+            match_unit=16,
+            row_tokens=16,
         )
     assert (caught.value.code, caught.value.field) == ("token_out_of_range", field)
 
@@ -423,11 +433,14 @@ def test_nothing_comes_before_the_branch() -> None:
     assert (caught.value.code, caught.value.field) == ("invalid_request", "document")
 
 
-def test_a_long_question_is_shared_too() -> None:
+def test_a_question_is_shared_where_a_state_can_be_left_behind_it() -> None:
     tokenizer = tokenizer_named("demo")
-    branches = [{"text": f" {number}"} for number in range(40)]
-    short = prompts(tokenizer, request(LONG, question=QUESTION, branches=branches[:2]))
-    long = prompts(tokenizer, request(LONG, question=QUESTION, branches=branches))
+    branches = [{"text": f" {number}"} for number in range(4)]
+
+    def shared(question: str) -> GroupPrompts:
+        return prompts(tokenizer, request(LONG, question=question, branches=branches))
+
+    short, long = shared(QUESTION), shared(QUESTION * 3)
     assert short.shared_tokens == short.document_tokens
     assert long.shared_tokens == len(long.context) > long.document_tokens
 
