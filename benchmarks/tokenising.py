@@ -74,7 +74,14 @@ def ask(document: str, question: str, options: list[str]) -> BranchesRequest:
 
 
 def made(tokenizer: Any, request: BranchesRequest) -> GroupPrompts:
-    return group_prompts(request, tokenizer, vocabulary=2**31, limit=2**31)
+    return group_prompts(
+        request,
+        tokenizer,
+        vocabulary=2**31,
+        limit=2**31,
+        match_unit=16,
+        row_tokens=256,
+    )
 
 
 def check_group(
