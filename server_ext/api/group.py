@@ -434,9 +434,11 @@ class Group:
         }
 
     def _note_reuse(self, cached: int) -> None:
-        """Forget a document whose state has left the cache."""
-        if cached + 2 * self.route.match_unit < self.prompts.shared_tokens:
-            self.documents.forget(self._document(self.prompts.shared_tokens))
+        """Forget what a hit shows to have left the cache."""
+        known = {self.prompts.document_tokens, self.prompts.shared_tokens}
+        for boundary in known:
+            if cached + 2 * self.route.match_unit < boundary:
+                self.documents.forget(self._document(boundary))
 
     def _labels(self, reading: Reading) -> list[dict[str, Any]] | None:
         if reading.labels is None:

@@ -220,6 +220,21 @@ async def test_the_last_row_of_a_document_needs_no_producer() -> None:
     assert [asked.name for asked in engine.asked] == ["0"]
 
 
+async def test_a_document_that_left_the_cache_is_produced_again() -> None:
+    """Whether the question is shared too, or not."""
+    for question in ("?", "?" * 60):
+        cached = 28
+        engine = FakeEngine(lambda asked: finished(asked, cached=cached))  # noqa: B023
+        app, body = serve(engine), group(*"ABCDEFGH", question=question)
+        for _ in range(3):
+            await Client(app, body=body)()
+        assert [len(each.tokens) for each in engine.producers] == [32]
+        cached = 8
+        await Client(app, body=body)()
+        await Client(app, body=body)()
+        assert [len(each.tokens) for each in engine.producers] == [32, 32]
+
+
 async def test_longer_branches_go_beside_those_of_one_token() -> None:
     engine = FakeEngine()
     client = await post(engine, group("A", " Oslo", "B", "\u0301"))
@@ -278,7 +293,7 @@ async def test_a_document_has_one_producer_until_it_is_forgotten() -> None:
 
 async def test_a_dear_question_is_shared_and_the_document_keeps_a_state() -> None:
     """Recomputing 100 tokens in three more branches costs more than a row."""
-    engine = FakeEngine()
+    engine = FakeEngine(lambda asked: finished(asked, cached=len(asked.tokens) - 6))
     app = serve(engine)
     for question in ("?" * 100, "!" * 100):
         client = Client(app, body=group(" a", " b", " c", " d", question=question))
