@@ -91,17 +91,12 @@ def test_abort_and_retry_at_once(server: Served) -> None:
         asked = body(load.document, load.branches, cache_salt=fresh_salt())
         patience = dice.choice([0.005, 0.01, 0.02, 0.04, 0.08, 0.16])
         timeout = httpx.Timeout(30, read=patience)
-        try:
+        with suppress(httpx.TimeoutException):
             server.post(asked, timeout=timeout)
-        except httpx.TimeoutException:
-            pass
-        retried = server.post(asked)
-        assert retried.status_code == 200, retried.text
-        again = server.group(
-            load.document, load.branches, cache_salt=asked["cache_salt"]
-        )
-        for one, two in zip(again.rows, quiet, strict=True):
-            assert one == [rounded(value) for value in two]
+        for _ in range(2):
+            retried = Answer.read(server.post(asked).text)
+            for one, two in zip(retried.rows, quiet, strict=True):
+                assert one == [rounded(value) for value in two]
     server.wait_until_idle()
 
 
