@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import Any, Literal
 
 from radixflow_sdk._transport._boundary import Encoded, Encoder, Ids, encode_group
@@ -101,10 +101,10 @@ class CompletionsTransport:
         else:
             rows_of = _read(call, trie, len(encoded.prompts))
         spent = 0
-        async for index, rows in rows_of:
-            event = _event(request, encoded, index, rows)
-            spent += len(encoded.prompts[index].tokens)
-            yield event
+        async with aclosing(rows_of) as branches:
+            async for index, rows in branches:
+                spent += len(encoded.prompts[index].tokens)
+                yield _event(request, encoded, index, rows)
         yield GroupCompleted(
             usage=GroupUsage(**_usage(spent), producer_tokens=0, rounds=None)
         )
