@@ -16,9 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import statistics
-import sys
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -211,7 +209,12 @@ def main() -> None:
                 if run["tokenizer"] == name and "file" in run
             )
             claims.append(Claim(f"{name}: options with other tokens", off, "", 0, "<="))
-    command = shlex.join(["python", "-m", "benchmarks.tokenising", *sys.argv[1:]])
+    # The paths are this machine's own.
+    words = ["python -m benchmarks.tokenising", *(["--data FOLDER"] if files else [])]
+    named = [
+        f"--tokenizer {each.partition('=')[0]}=PATH" for each in arguments.tokenizer
+    ]
+    command = " ".join([*words, *named])
     write_results("tokenising", command=command, raw=raw, claims=claims)
 
 
