@@ -71,6 +71,8 @@ class NormalizeName(StrEnum):
 BELOW = 3
 """Exit status of an evaluation whose accuracy is under a ``--fail-under``."""
 
+SHOWN_FAILURES = 10
+
 
 @app.command("score")
 def score(
@@ -201,18 +203,18 @@ def evaluate_file(
     try:
         setup = Setup(scoring=scoring.value, unconditional=unconditional, model=model)
         limits = dict(_read_limit(words, setup) for words in fail_under or ())
-        questions = read_questions(file)[:limit]
+        everything = read_questions(file)
+        questions = everything[:limit]
         path = output or Path(f"{file.stem}.results.jsonl")
         with (
-            Results(path, setup, questions, restart=restart) as results,
+            Results(path, setup, everything, restart=restart) as results,
             RadixFlow(
                 base_url, model=model, timeout=timeout, max_connections=concurrency
             ) as client,
             _bar() as bar,
         ):
-            task = bar.add_task(
-                "questions", total=len(questions), completed=len(results.records)
-            )
+            done = len(list(in_order(questions, results)))
+            task = bar.add_task("questions", total=len(questions), completed=done)
             failures = evaluate(
                 client, questions, setup, results, done=lambda: bar.advance(task)
             )
@@ -221,14 +223,17 @@ def evaluate_file(
         raise typer.Exit(2 if isinstance(error, InvalidInputError) else 1) from None
     records = list(in_order(questions, results))
     measures = summarise(setup, records)
-    for failure in failures:
+    for failure in failures[:SHOWN_FAILURES]:
         typer.echo(f"radixflow: {failure.qid}: {failure.error}", err=True)
+    if len(failures) > SHOWN_FAILURES:
+        more = len(failures) - SHOWN_FAILURES
+        typer.echo(f"radixflow: {more} more questions failed", err=True)
     told = (
         f"{len(records)} of {len(questions)} questions of {file.name}, answered by "
         f"{records[0]['model'] if records else 'no model'}; details in {path}"
     )
     if report is not None:
-        report.write_text(page(file.name, told, measures), encoding="utf-8")
+        _write_report(report, page(file.name, told, measures))
     if as_json:
         summary = {name: dataclasses.asdict(one) for name, one in measures.items()}
         typer.echo(json.dumps({"failed": len(failures), "measures": summary}))
@@ -352,6 +357,15 @@ def _read_limit(words: str, setup: Setup) -> tuple[Normalize, float]:
             value=words,
         )
     return name, least
+
+
+def _write_report(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        told = f"radixflow: report {str(path)!r}: {error.strerror}; the results are in"
+        typer.echo(told, err=True)
+        raise typer.Exit(2) from None
 
 
 def _bar() -> Progress:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from radixflow_sdk import cli
 from server_ext.demo import CHECKPOINT
 from tests.e2e.served import KEY, Served
 
@@ -119,6 +121,28 @@ def _scores(sample: dict[str, Any], metric: str) -> list[float]:
     options = sample["doc"]["options"]
     likelihoods = [float(ll) for ((ll, _),) in sample["resps"]]
     return [ll / lengths(o) for ll, o in zip(likelihoods, options, strict=True)]
+
+
+@pytest.mark.parametrize("task", CHOICES)
+def test_a_file_of_questions_has_lm_evals_accuracies(
+    server: Served, ours: Ran, task: str, tmp_path: Path
+) -> None:
+    file = TASKS.parent / "data" / f"{task.removeprefix('excerpt_')}.jsonl"
+    done = CliRunner().invoke(
+        cli.app,
+        [
+            *("eval", str(file), "--output", str(tmp_path / "out.jsonl"), "--json"),
+            *("--base-url", server.url),
+        ],
+        env={"RADIXFLOW_API_KEY": KEY},
+    )
+    assert done.exit_code == 0, done.output
+    measures = json.loads(done.stdout)["measures"]
+    for name, metric in {"sum": "acc", "char": "acc_norm", "byte": "acc_bytes"}.items():
+        found = measures[name]["right"] / measures[name]["count"]
+        # One question may stand within rounding.
+        wanted = ours.results[task][f"{metric},none"]
+        assert found == pytest.approx(wanted, abs=1.01 / measures[name]["count"])
 
 
 def test_perplexity_is_theirs(theirs: Ran, ours: Ran) -> None:

@@ -127,6 +127,9 @@ def test_results_of_another_run_are_not_mixed_in(file: Path) -> None:
 
 def test_another_model_does_not_go_on(file: Path) -> None:
     assert run(FakeServer(), file, "--limit", "2")[0].exit_code == 0
+    server = FakeServer()
+    assert run(server, file, "--limit", "1")[0].exit_code == 0
+    assert not server.requests
     done, lines = run(FakeServer(model="other"), file)
     assert done.exit_code == 2
     assert "are of the model 'fake', and the server has 'other'" in done.stderr
@@ -175,6 +178,21 @@ def test_all_failed_is_no_figure(file: Path) -> None:
     done, _ = run(FakeServer(faults=faults), file, "--json")
     assert done.exit_code == 1
     assert json.loads(done.stdout) == {"failed": 4, "measures": {}}
+
+
+def test_a_report_that_cannot_be_written_loses_nothing(file: Path) -> None:
+    report = str(file.parent / "none" / "report.html")
+    done, lines = run(FakeServer(), file, "--report", report)
+    assert done.exit_code == 2
+    assert "No such file or directory; the results are in" in done.stderr
+    assert len(lines) == 5
+
+
+def test_many_failures_are_counted(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "SHOWN_FAILURES", 1)
+    faults = [Fault(status=422, code="invalid_request")] * 4
+    done, _ = run(FakeServer(faults=faults), file)
+    assert "3 more questions failed" in done.stderr
 
 
 def test_the_excerpts_are_asked(tmp_path: Path) -> None:
