@@ -128,7 +128,7 @@ def _config(shape: Shape, *, asynchronous: bool) -> VllmConfig:
     return config
 
 
-def _cache_layout(shape: Shape) -> KVCacheConfig:
+def _cache_layout(shape: Shape, retention: int | None) -> KVCacheConfig:
     """Cache groups; the sizes of heads and states do not matter to a scheduler."""
     attention = FullAttentionSpec(
         block_size=shape.block_size, num_kv_heads=1, head_size=64, dtype=torch.bfloat16
@@ -146,7 +146,10 @@ def _cache_layout(shape: Shape) -> KVCacheConfig:
         for index in range(shape.recurrent_groups)
     ]
     return KVCacheConfig(
-        num_blocks=shape.blocks, kv_cache_tensors=[], kv_cache_groups=groups
+        num_blocks=shape.blocks,
+        kv_cache_tensors=[],
+        kv_cache_groups=groups,
+        prefix_cache_retention_interval=retention,
     )
 
 
@@ -187,7 +190,9 @@ def _parts(shape: Shape, *, asynchronous: bool) -> dict[str, Any]:
     config = _config(shape, asynchronous=asynchronous)
     return {
         "vllm_config": config,
-        "kv_cache_config": _cache_layout(shape),
+        "kv_cache_config": _cache_layout(
+            shape, config.cache_config.prefix_cache_retention_interval
+        ),
         "structured_output_manager": StructuredOutputManager(config),
         "block_size": shape.block_size,
         "hash_block_size": shape.unit,
