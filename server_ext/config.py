@@ -73,7 +73,7 @@ class Policy:
     timer_order: Literal["live", "arrival"] = "live"
     frag: bool = False
     order: Literal["fcfs", "group"] = "fcfs"
-    overtake: float = 1.0
+    overtake: float = 1.05
     row_tokens: int = 16
     scan_limit: int = 256
     fence: Literal["auto", "on", "off"] = "auto"

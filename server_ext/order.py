@@ -174,21 +174,23 @@ class GroupOrder:
 
     Time is counted in work: tokens computed, and `ROW_WORK` for each row.  Beside the
     real queue runs a virtual one, first come, first served, which says when each group
-    would have ended.  The longest stay of a group that is here, in that virtual queue,
-    times `overtake`, is what every group's stay is held to: a group that would exceed
-    it becomes urgent, and urgent groups go first, in order of arrival.  Shortest
-    remaining work first is that of Schrage (1968); bounding it by a virtual queue is
-    the idea of the fair sojourn protocol (Friedman and Henderson, 2003).
+    would have ended.  The longest stay in it of a group that is here, times `overtake`,
+    is what every group's stay is held to.  That gives each group a deadline, all in
+    order of arrival; a group may pass the earlier ones if the work that it still has
+    leaves each of them time to meet its own.  Of those that may, the one with the least
+    work left goes first (Schrage, 1968); one that may not waits its turn.  Bounding
+    shortest-remaining-first by a virtual queue is the idea of the fair sojourn protocol
+    (Friedman and Henderson, 2003).
 
     Attributes:
         overtake: how much longer than the virtual queue's slowest a group may take.
     """
 
-    overtake: float = 1.0
+    overtake: float = 1.05
     _now: float = 0.0
     _virtual: float = 0.0
     _groups: dict[Lane, _Group] = field(default_factory=dict)
-    _urgent: set[Lane] = field(default_factory=set)
+    _may_pass: set[Lane] = field(default_factory=set)
 
     def arrived(self, group: Lane, tokens: int) -> None:
         """A branch with this many tokens to compute has arrived."""
@@ -216,26 +218,28 @@ class GroupOrder:
         known.members -= 1
         if not known.members:
             del self._groups[group]
-            self._urgent.discard(group)
+            self._may_pass.discard(group)
 
-    def newly_urgent(self) -> list[Lane]:
-        """Groups that have just become urgent; asked once a round."""
+    def next_round(self) -> set[Lane]:
+        """Say anew who may pass; the groups whose rank has changed by that."""
+        before, self._may_pass = self._may_pass, set(self._passing())
+        return before ^ self._may_pass
+
+    def _passing(self) -> Iterator[Lane]:
         stays = (known.finish - known.arrived for known in self._groups.values())
         bound = self.overtake * max(stays, default=0.0)
-        urgent = [
-            group
-            for group, known in self._groups.items()
-            if group not in self._urgent
-            and self._now - known.arrived + known.left >= bound
-        ]
-        self._urgent.update(urgent)
-        return urgent
+        ahead, spare = 0.0, float("inf")
+        for group, known in self._groups.items():  # in order of arrival
+            if known.left <= spare:
+                yield group
+            ahead += known.left
+            spare = min(spare, known.arrived + bound - self._now - ahead)
 
     def rank(self, group: Lane) -> Rank:
         """Sorts before the ranks of the groups that go later."""
         known = self._groups.get(group)
         if known is None:
             return (0.0, self._now, 0.0)
-        if group in self._urgent:
-            return (0.0, known.arrived, 0.0)
-        return (1.0, known.left, known.arrived)
+        if group in self._may_pass:
+            return (0.0, known.left, known.arrived)
+        return (1.0, known.arrived, 0.0)

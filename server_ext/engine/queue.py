@@ -49,7 +49,7 @@ class LaneQueue(RequestQueue):
         self.closed = False
         self._lanes.next_round()
         if self._order is not None:
-            self._stale.update(self._order.newly_urgent())
+            self._stale.update(self._order.next_round())
             self._refresh()
 
     def park(self, request: Request) -> None:
