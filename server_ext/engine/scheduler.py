@@ -592,6 +592,7 @@ class RadixFlowScheduler(AsyncScheduler):
             ),
             "blocks": self.kv_cache_manager.block_pool.num_gpu_blocks,
             "recurrent_groups": len(self._recurrent),
+            "retention": self.kv_cache_manager.coordinator.retention_interval,
             "dropped": self.arrivals.dropped,
             "arrivals": [arrival.as_dict() for arrival in kept],
         }

@@ -86,6 +86,8 @@ class Shape:
         max_model_len: longest prompt.
         token_budget: most tokens in a round.
         rows: most rows in a round.
+        retention: tokens between states that are kept without need; 0, vLLM's default,
+            keeps none, None all (``prefix_cache_retention_interval``).
     """
 
     block_size: int
@@ -95,6 +97,7 @@ class Shape:
     max_model_len: int
     token_budget: int
     rows: int
+    retention: int | None = 0
 
     @classmethod
     def of(cls, card: Card, *, fine: bool) -> Shape:
@@ -128,7 +131,7 @@ def _config(shape: Shape, *, asynchronous: bool) -> VllmConfig:
     return config
 
 
-def _cache_layout(shape: Shape, retention: int | None) -> KVCacheConfig:
+def _cache_layout(shape: Shape) -> KVCacheConfig:
     """Cache groups; the sizes of heads and states do not matter to a scheduler."""
     attention = FullAttentionSpec(
         block_size=shape.block_size, num_kv_heads=1, head_size=64, dtype=torch.bfloat16
@@ -149,7 +152,7 @@ def _cache_layout(shape: Shape, retention: int | None) -> KVCacheConfig:
         num_blocks=shape.blocks,
         kv_cache_tensors=[],
         kv_cache_groups=groups,
-        prefix_cache_retention_interval=retention,
+        prefix_cache_retention_interval=shape.retention,
     )
 
 
@@ -190,9 +193,7 @@ def _parts(shape: Shape, *, asynchronous: bool) -> dict[str, Any]:
     config = _config(shape, asynchronous=asynchronous)
     return {
         "vllm_config": config,
-        "kv_cache_config": _cache_layout(
-            shape, config.cache_config.prefix_cache_retention_interval
-        ),
+        "kv_cache_config": _cache_layout(shape),
         "structured_output_manager": StructuredOutputManager(config),
         "block_size": shape.block_size,
         "hash_block_size": shape.unit,

@@ -110,7 +110,7 @@ class Recording:
     """
 
     policy: Policy
-    shape: Mapping[str, int]
+    shape: Mapping[str, int | None]
     asynchronous: bool
     after: int
     requests: tuple[Request, ...]
@@ -159,6 +159,7 @@ def recording_from(
             "max_model_len": settings["max_model_len"],
             "token_budget": settings["token_budget"],
             "rows": settings["rows"],
+            "retention": arrivals["retention"],
         },
         asynchronous=settings["async_scheduling"],
         after=after,
@@ -333,9 +334,9 @@ def replay_recording(
     """
     from server_ext.replay.rig import Shape, make_served_scheduler
 
-    return _Run(recording, policy or recording.policy, Shape(**recording.shape)).run(
-        make_served_scheduler
-    )
+    shape = Shape(**recording.shape)  # type: ignore[arg-type]
+    run = _Run(recording, policy or recording.policy, shape)
+    return run.run(make_served_scheduler)
 
 
 class _Run:
