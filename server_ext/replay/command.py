@@ -365,7 +365,7 @@ def _export(arguments: argparse.Namespace) -> int:
 
     routes = f"{arguments.url.rstrip('/')}/v1/radixflow"
     after = arguments.after
-    # Rounds last: what arrives in between has then no rounds, and is left out.
+    # Rounds last: what comes in between has rounds but no arrival, and is refused.
     arrivals = _get(f"{routes}/arrivals?after={after}")
     rounds = _get(f"{routes}/rounds?after={after}")["rounds"]
     recording = recording_from(arrivals, rounds, after=after)

@@ -597,6 +597,19 @@ async def test_stats_of_a_dead_engine() -> None:
     assert (client.status, client.error["code"]) == (503, "engine_dead")
 
 
+async def test_arrivals_of_our_scheduler() -> None:
+    kept = {"dropped": 0, "arrivals": [{"name": "r", "after": 0}]}
+    engine = FakeEngine(utilities={"radixflow_arrivals": lambda after: kept})
+    client = await Client(serve(engine), "GET", "/v1/radixflow/arrivals")()
+    assert json.loads(client.body) == {"v": 1, **kept}
+
+
+async def test_another_scheduler_keeps_no_arrivals() -> None:
+    engine = FakeEngine(utilities={"radixflow_arrivals": None})
+    client = await Client(serve(engine), "GET", "/v1/radixflow/arrivals")()
+    assert (client.status, client.error["code"]) == (501, "unsupported")
+
+
 async def switch(body: Any, answer: Any = True, **changes: Any) -> Client:
     engine = FakeEngine(utilities={"radixflow_set_policy": answer})
     app = serve(engine, **changes)
