@@ -183,10 +183,10 @@ def _check_whole(
     for served in rounds:
         if unknown := next((n for n in served.scheduled if n not in known), None):
             raise RecordingError(
-                f"round {served.number} has request {unknown}, whose arrival the server "
-                f"does not tell: it came before round {after}, is no longer kept, or "
-                "came just now; export an idle server, or name a later idle moment "
-                "with --after"
+                f"round {served.number} has request {unknown}, whose arrival the "
+                f"server does not tell: it came before round {after}, is no longer "
+                "kept, or came just now; export an idle server, or name a later idle "
+                "moment with --after"
             )
     for entry in arrivals:
         if entry["generates"] != 1:
