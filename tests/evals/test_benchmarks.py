@@ -35,7 +35,13 @@ def test_smollm2_gives_what_transformers_gives(dtype: str) -> None:
     (seen,) = found["raw"]
     assert seen["questions"] >= 40
     assert seen["cached"] > 0.2  # beside the cache, not without it
-    assert [claim for claim in found["claims"] if not claim["met"]] == []
+    # In bfloat16 single tokens that the model finds unlikely are off by more.
+    claims = [
+        claim for claim in found["claims"] if "any one token" not in claim["name"]
+    ]
+    assert [claim for claim in claims if not claim["met"]] == []
+    if dtype == "float32":
+        assert all(claim["met"] for claim in found["claims"])
 
 
 def test_the_quick_scoring_benchmark_writes_its_results() -> None:
