@@ -7,6 +7,7 @@ are simulated, and say so.  Nothing in this room touches a server.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 __all__ = ["main"]
@@ -21,6 +22,8 @@ def main(argv: Sequence[str]) -> int:
     Returns:
         Exit status.
     """
+    # vLLM's log goes to the standard output, where the results are.
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     from server_ext.replay.command import run
 
     return run(list(argv))
