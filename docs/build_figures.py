@@ -1,6 +1,6 @@
-"""Write what the docs show of the benchmark: `python docs/build_figures.py`.
+"""Write what the docs show of the benchmarks: `python docs/build_figures.py`.
 
-Reads benchmarks/results/end_to_end.json; writes the picture docs/rounds.svg and the
+Reads the files in benchmarks/results; writes the picture docs/rounds.svg and the
 tables between the marks in README.md and docs/benchmarks.md. No figure there is typed
 by hand; a test fails when one is out of date.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "end_to_end.json"
+RESULTS = ROOT / "benchmarks" / "results"
 PICTURE = ROOT / "docs" / "rounds.svg"
 PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
 STOCK, OURS = "stock", "radixflow+"
@@ -227,6 +227,85 @@ def _lengths(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+# --- whole options, and SmolLM2 -------------------------------------------------------
+
+
+def scoring_tables(results: dict[str, Any]) -> dict[str, str]:
+    """Of benchmarks/scoring.py."""
+    return {
+        "scoring short": _scoring_short(results["summary"]),
+        "scoring": _scoring(results),
+        "scoring claims": _claims(results["claims"]),
+        "scoring machine": _machine(
+            {**results, "settings": {"radixflow": results["settings"]}}
+        ),
+    }
+
+
+def _scoring_short(summary: Sequence[dict[str, Any]]) -> str:
+    walls: dict[str, dict[str, float]] = {}
+    sizes: dict[str, str] = {}
+    for cell in summary:
+        walls.setdefault(cell["load"], {})[cell["arm"]] = cell["wall_s"]["median"]
+        sizes[cell["load"]] = f"{cell['questions']} x {cell['options']}"
+    arms = list(next(iter(walls.values())))
+    lines = [
+        f"| questions x options | {' | '.join(arms)} |",
+        "|---|" + "---|" * len(arms),
+    ]
+    lines += [
+        f"| {sizes[load]}, {load} | "
+        + " | ".join(f"{by_arm[arm]:.1f}" for arm in arms)
+        + " |"
+        for load, by_arm in walls.items()
+    ]
+    return "\n".join(lines)
+
+
+def _scoring(results: dict[str, Any]) -> str:
+    lines = [
+        "| load | questions x options | document tokens | arm | wall, s | rounds "
+        "| tokens |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for cell in results["summary"]:
+        tokens = results["document_tokens"][cell["load"]]
+        lines.append(
+            f"| {cell['load']} | {cell['questions']} x {cell['options']} "
+            f"| {tokens['min']:.0f} to {tokens['max']:.0f} | `{cell['arm']}` "
+            f"| {_spread(cell['wall_s'], '{:.2f}')} "
+            f"| {_spread(cell['rounds'], '{:.0f}')} "
+            f"| {_spread(cell['scheduled_tokens'], '{:,.0f}')} |"
+        )
+    sizes = results["answer_bytes"]
+    lines += [
+        "",
+        f"Bytes of the answers to one question with 4 options on a document of "
+        f"{sizes['document_tokens']:,} tokens: {sizes['radixflow']:,} from "
+        f"`/v1/branches`,",
+        f"{sizes['echo']:,} from `/v1/completions` with `echo`.",
+    ]
+    return "\n".join(lines)
+
+
+def smollm2_tables(results: dict[str, Any]) -> dict[str, str]:
+    """Of benchmarks/smollm2.py."""
+    lines = [
+        "| dtype | questions | tokens | an option's largest difference, nat a token "
+        "| any one token's, nat | mean, nat | same best option | from the cache |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {seen['dtype']} | {seen['questions']} | {seen['tokens']:,} "
+        f"| {seen['largest_rate']:g} | {seen['largest_nat']:g} "
+        f"| {seen['mean_nat']:g} | {seen['same_best']} "
+        f"| {seen['cached']:.1%} |"
+        for seen in results["raw"]
+    ]
+    claims = _claims(results["claims"])
+    return {"smollm2": "\n".join(lines), "smollm2 claims": claims}
+
+
 def fill(page: str, found: dict[str, str]) -> str:
     """A page with its marks filled."""
     for name, text in found.items():
@@ -241,10 +320,20 @@ def fill(page: str, found: dict[str, str]) -> str:
 
 def build() -> dict[Path, str]:
     """Every file that this writes, as it should be."""
-    results = json.loads(RESULTS.read_text(encoding="utf-8"))
-    found = tables(results)
+    results = _read("end_to_end")
+    found = {
+        **tables(results),
+        **scoring_tables(_read("scoring")),
+        **smollm2_tables(_read("smollm2")),
+    }
     pages = {path: fill(path.read_text(encoding="utf-8"), found) for path in PAGES}
     return {PICTURE: picture(results), **pages}
+
+
+def _read(name: str) -> dict[str, Any]:
+    text = (RESULTS / f"{name}.json").read_text(encoding="utf-8")
+    read: dict[str, Any] = json.loads(text)
+    return read
 
 
 if __name__ == "__main__":
