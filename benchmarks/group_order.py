@@ -25,8 +25,8 @@ from server_ext.replay.run import replay
 from server_ext.replay.trace import Arrivals, Trace, arrive, paper_groups
 
 LOADS = (0.5, 0.75, 1.0, 1.5, 2.0)
-OVERTAKE = (1.0, 1.05, 1.25, 1.5, 2.0)
-LEAD = 1.05
+OVERTAKE = (0.5, 0.75, 1.0, 1.5)
+LEAD = 1.0
 GROUPS = 500
 FIGURES = (
     "latency_mean",

@@ -73,7 +73,7 @@ class Policy:
     timer_order: Literal["live", "arrival"] = "live"
     frag: bool = False
     order: Literal["fcfs", "group"] = "fcfs"
-    overtake: float = 1.05
+    overtake: float = 1.0
     row_tokens: int = 16
     scan_limit: int = 256
     fence: Literal["auto", "on", "off"] = "auto"
@@ -100,9 +100,9 @@ class Policy:
             raise ConfigurationError(
                 f"row_tokens must be from 0 to {MAX_ROW_TOKENS}, got {self.row_tokens}"
             )
-        if not 1 <= self.overtake <= 100:
+        if not 0.1 <= self.overtake <= 100:
             raise ConfigurationError(
-                f"overtake must be from 1 to 100, got {self.overtake}"
+                f"overtake must be from 0.1 to 100, got {self.overtake}"
             )
 
     @property

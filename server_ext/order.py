@@ -166,6 +166,16 @@ class _Group:
     finish: float
     left: float = 0.0
     members: int = 0
+    reach: int = 0
+
+
+@dataclass(slots=True)
+class _Branch:
+    group: Lane
+    left: float
+    due: float
+    start: int
+    shared: int
 
 
 @dataclass(slots=True)
@@ -175,71 +185,146 @@ class GroupOrder:
     Time is counted in work: tokens computed, and `ROW_WORK` for each row.  Beside the
     real queue runs a virtual one, first come, first served, which says when each group
     would have ended.  The longest stay in it of a group that is here, times `overtake`,
-    is what every group's stay is held to.  That gives each group a deadline, all in
-    order of arrival; a group may pass the earlier ones if the work that it still has
-    leaves each of them time to meet its own.  Of those that may, the one with the least
-    work left goes first (Schrage, 1968); one that may not waits its turn.  Bounding
-    shortest-remaining-first by a virtual queue is the idea of the fair sojourn protocol
-    (Friedman and Henderson, 2003).
+    is what every group's stay is held to: a group that would exceed it becomes urgent,
+    and urgent groups go first, in order of arrival.  Shortest remaining work first is
+    that of Schrage (1968); bounding it by a virtual queue is the idea of the fair
+    sojourn protocol (Friedman and Henderson, 2003).
+
+    A document that several groups share is *due* once, with the first of them; the
+    others are ranked with it too, since whoever goes first has to compute it, until it
+    is in the cache.
 
     Attributes:
         overtake: how much longer than the virtual queue's slowest a group may take.
     """
 
-    overtake: float = 1.05
+    overtake: float = 1.0
     _now: float = 0.0
     _virtual: float = 0.0
     _groups: dict[Lane, _Group] = field(default_factory=dict)
-    _may_pass: set[Lane] = field(default_factory=set)
+    _branches: dict[Item, _Branch] = field(default_factory=dict)
+    _missing: set[Item] = field(default_factory=set)
+    _urgent: set[Lane] = field(default_factory=set)
+    _changed: set[Lane] = field(default_factory=set)
 
-    def arrived(self, group: Lane, tokens: int) -> None:
-        """A branch with this many tokens to compute has arrived."""
-        work = tokens + ROW_WORK
-        self._virtual = max(self._virtual, self._now) + work
+    def arrived(
+        self,
+        group: Lane,
+        branch: Item,
+        tokens: int,
+        *,
+        shared: int = 0,
+        cached: int = 0,
+        promised: int = 0,
+    ) -> None:
+        """A branch has arrived.
+
+        Args:
+            group: its group.
+            branch: the branch.
+            tokens: its length.
+            shared: its first tokens, which the group has in common; the group's first
+                branch is counted with them, the others resume behind them.
+            cached: its first tokens that need not be computed.
+            promised: its first tokens that a branch which waits already is counted
+                with.  They are not due again, but a group that goes before that branch
+                has to compute them.
+        """
         known = self._groups.get(group)
         if known is None:
-            known = self._groups[group] = _Group(self._now, self._virtual)
+            known = self._groups[group] = _Group(self._now, 0.0)
+        start = max(cached, min(known.reach, shared))
+        known.reach = max(known.reach, shared)
+        left = max(0, tokens - start) + ROW_WORK
+        due = max(0, tokens - max(start, promised)) + ROW_WORK
+        self._virtual = max(self._virtual, self._now) + due
         known.finish = self._virtual
-        known.left += work
+        known.left += left
         known.members += 1
+        self._branches[branch] = _Branch(group, left, due, start, shared)
+        if start < shared:
+            self._missing.add(branch)
 
-    def served(self, group: Lane, tokens: int) -> None:
+    @property
+    def missing(self) -> tuple[Item, ...]:
+        """Branches that wait, counted with shared tokens that nobody has computed."""
+        return tuple(self._missing)
+
+    def served(self, branch: Item, tokens: int) -> None:
         """A round computes this many tokens of a branch."""
         self._now += tokens + ROW_WORK
-        known = self._groups.get(group)
+        known = self._branches.get(branch)
         if known is not None:
-            known.left = max(0.0, known.left - tokens - ROW_WORK)
+            self._take(known, tokens + ROW_WORK)
+            self._changed.add(known.group)
+            self._missing.discard(branch)  # it does that work itself
 
-    def gone(self, group: Lane) -> None:
+    def cached(self, branch: Item, tokens: int) -> None:
+        """The first `tokens` of a branch that waits are in the cache now."""
+        known = self._branches[branch]
+        less = min(tokens, known.shared) - known.start
+        if less <= 0:
+            return
+        known.start += less
+        if known.start == known.shared:
+            self._missing.discard(branch)
+        self._forgive(known, less)
+
+    def gone(self, branch: Item) -> None:
         """A branch has left the scheduler."""
-        known = self._groups.get(group)
+        known = self._branches.pop(branch, None)
         if known is None:
             return
-        known.members -= 1
-        if not known.members:
-            del self._groups[group]
-            self._may_pass.discard(group)
+        self._missing.discard(branch)
+        self._forgive(known, known.left)
+        group = self._groups[known.group]
+        group.members -= 1
+        if not group.members:
+            del self._groups[known.group]
+            self._changed.discard(known.group)
+            self._urgent.discard(known.group)
+
+    def _forgive(self, branch: _Branch, work: float) -> None:
+        """Take work that will not be done off the branch and the virtual queue."""
+        due = self._take(branch, work)
+        self._changed.add(branch.group)
+        if due <= 0:
+            return
+        self._virtual -= due
+        finish = self._groups[branch.group].finish
+        for other in self._groups.values():
+            if other.finish >= finish:
+                other.finish -= due
+
+    def _take(self, branch: _Branch, work: float) -> float:
+        """Take work off the branch; how much of it was due."""
+        group = self._groups[branch.group]
+        left, due = min(branch.left, work), 0.0
+        branch.left -= left
+        group.left -= left
+        if branch.due > branch.left:
+            due = branch.due - branch.left
+            branch.due -= due
+        return due
 
     def next_round(self) -> set[Lane]:
-        """Say anew who may pass; the groups whose rank has changed by that."""
-        before, self._may_pass = self._may_pass, set(self._passing())
-        return before ^ self._may_pass
-
-    def _passing(self) -> Iterator[Lane]:
+        """Say anew who is urgent; the groups whose rank has changed since."""
         stays = (known.finish - known.arrived for known in self._groups.values())
         bound = self.overtake * max(stays, default=0.0)
-        ahead, spare = 0.0, float("inf")
-        for group, known in self._groups.items():  # in order of arrival
-            if known.left <= spare:
-                yield group
-            ahead += known.left
-            spare = min(spare, known.arrived + bound - self._now - ahead)
+        urgent = {
+            group
+            for group, known in self._groups.items()
+            if self._now - known.arrived + known.left >= bound
+        }
+        changed, self._changed = self._changed | (urgent - self._urgent), set()
+        self._urgent |= urgent
+        return changed
 
     def rank(self, group: Lane) -> Rank:
         """Sorts before the ranks of the groups that go later."""
         known = self._groups.get(group)
         if known is None:
             return (0.0, self._now, 0.0)
-        if group in self._may_pass:
-            return (0.0, known.left, known.arrived)
-        return (1.0, known.arrived, 0.0)
+        if group in self._urgent:
+            return (0.0, known.arrived, 0.0)
+        return (1.0, known.left, known.arrived)

@@ -34,7 +34,6 @@ class LaneQueue(RequestQueue):
         self._lane = lane_of
         self._holds = holds
         self._order = order
-        self._stale: set[Hashable] = set()
         self._lanes = Lanes() if order is None else Lanes(rank=order.rank)
         self._held: dict[str, Request] = {}
         self._requests: dict[str, Request] = {}
@@ -49,8 +48,8 @@ class LaneQueue(RequestQueue):
         self.closed = False
         self._lanes.next_round()
         if self._order is not None:
-            self._stale.update(self._order.next_round())
-            self._refresh()
+            for lane in self._order.next_round():
+                self._lanes.refresh(lane)
 
     def park(self, request: Request) -> None:
         """When vLLM pops this request to skip it, hide its lane for the round."""
@@ -63,21 +62,10 @@ class LaneQueue(RequestQueue):
             if request is not None:
                 self._lanes.add(request.request_id, self._lane(request))
 
-    def refresh(self, lane: Hashable) -> None:
-        """The rank of a lane has changed; seen after the next pop, since vLLM pops
-        what it peeked at.
-        """
-        self._stale.add(lane)
-
     @property
     def parked(self) -> int:
         """Requests hidden in this round."""
         return self._lanes.parked
-
-    def _refresh(self) -> None:
-        for lane in self._stale:
-            self._lanes.refresh(lane)
-        self._stale.clear()
 
     # -- vLLM's interface ------------------------------------------------------
 
@@ -104,9 +92,7 @@ class LaneQueue(RequestQueue):
         """Remove and return the next visible request."""
         park = self._lanes.head() == self._parks
         self._parks = None
-        request = self._requests.pop(str(self._lanes.pop(park=park)))
-        self._refresh()
-        return request
+        return self._requests.pop(str(self._lanes.pop(park=park)))
 
     def prepend_request(self, request: Request) -> None:
         """Put a preempted request before all others."""

@@ -145,7 +145,7 @@ class RadixFlowScheduler(AsyncScheduler):
             self.log.counters.hints_ignored += 1
         self._record(request)
         if self._order is not None:
-            self._order.arrived(self._lane(request), self._work(request))
+            self._rank(self._order, request)
         super().add_request(request)
 
     def _record(self, request: Request) -> None:
@@ -213,7 +213,8 @@ class RadixFlowScheduler(AsyncScheduler):
         self._gate.drop(request.request_id)
         self._leaves.discard(request.request_id)
         if self._order is not None:
-            self._order.gone(self._lane(request))
+            self._order.gone(request.request_id)
+            self._tell_siblings(self._order, request)
         trace = self.log.finished(request.request_id)
         hinted = self._hints.pop(request.request_id, None) is not None
         if hinted and kv_params is None and self.connector is None:
@@ -310,19 +311,53 @@ class RadixFlowScheduler(AsyncScheduler):
         self._budget_left -= tokens
         self._admitted |= request.status != RequestStatus.RUNNING
         if self._order is not None and isinstance(self.waiting, LaneQueue):
-            lane = self._lane(request)
-            self._order.served(lane, tokens)
-            self.waiting.refresh(lane)
+            self._order.served(request.request_id, tokens)
 
     # -- who may enter ---------------------------------------------------------
 
-    def _work(self, request: Request) -> int:
-        """Tokens that a new request will have to compute, as far as its hints tell."""
+    def _rank(self, order: GroupOrder, request: Request) -> None:
+        """Tell what a new request will have to compute, as far as its hints tell."""
         hints = self._hints.get(request.request_id)
         shared = 0
-        if hints is not None and hints.role == "consumer" and self.policy_preset.hints:
+        if hints is not None and self.policy_preset.hints:
             shared = min(hints.shared_tokens, request.num_tokens)
-        return request.num_tokens - shared
+        order.arrived(
+            self._lane(request),
+            request.request_id,
+            request.num_tokens,
+            shared=shared,
+            cached=self._look_up(request)[1],
+            promised=self._promised(order, request),
+        )
+
+    def _promised(self, order: GroupOrder, request: Request) -> int:
+        """First tokens of a request that another which waits will have computed."""
+        unit, keys = self.hash_block_size, request.block_hashes
+        promised = 0
+        for name in order.missing:
+            other = self.requests[str(name)]
+            hints = self._hints[other.request_id]
+            units = min(hints.shared_tokens, other.num_tokens) // unit
+            if (
+                0 < units <= len(keys)
+                and other.block_hashes[units - 1] == keys[units - 1]
+            ):
+                promised = max(promised, units * unit)
+        return promised
+
+    def _tell_siblings(self, order: GroupOrder, request: Request) -> None:
+        """A producer has left its state: others need not compute it."""
+        if not self._is_producer(request):
+            return
+        position = min(self._state_position(request), request.num_computed_tokens)
+        units = position // self.hash_block_size
+        if not units:
+            return
+        key = request.block_hashes[units - 1]
+        for name in order.missing:
+            waiting = self.requests[str(name)].block_hashes
+            if len(waiting) >= units and waiting[units - 1] == key:
+                order.cached(name, position)
 
     def _lane(self, request: Request) -> Hashable:
         """Branches that resume at the same state share a lane.
@@ -352,9 +387,9 @@ class RadixFlowScheduler(AsyncScheduler):
 
     def _handle_blocked_waiting_request(self, request: Request) -> bool:
         """Native check first; then skip a branch that should not run yet."""
-        may_run = super()._handle_blocked_waiting_request(
+        may_run = super()._handle_blocked_waiting_request(request) and self._may_run(
             request
-        ) and self._may_run(request)
+        )
         if may_run:
             self._scan.passed = request.request_id
         return may_run

@@ -65,14 +65,17 @@ def test_cold_and_warm_groups_score_as_without_the_cache(
     server.wait_until_idle()
     cold, warm = ask(server, load, salt), ask(server, load, salt)
     rounds = [cold.usage["rounds"]]
-    while min(rounds) > 2 and len(rounds) < 4:  # its branches came one by one
+    # The document, the question where it is shared too, the branches.
+    asked = cold.started["shared_tokens"] > cold.started["document_tokens"] > unit
+    least = 3 if asked else 2
+    while min(rounds) > least and len(rounds) < 4:  # its branches came one by one
         rounds.append(ask(server, load, fresh_salt()).usage["rounds"])
     record_property("off", max(check(cold, expected), check(warm, expected)))
     for answer in (cold, warm):
         shared = answer.started["shared_tokens"]
         assert shared >= answer.started["document_tokens"] - 1
         assert all(shared - unit <= cached < shared + unit for cached in answer.cached)
-    assert min(rounds) == 2
+    assert min(rounds) == least
     assert cold.usage["producer_tokens"] <= cold.started["shared_tokens"]
     assert warm.usage["producer_tokens"] == 0
 

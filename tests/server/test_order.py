@@ -77,34 +77,69 @@ def ranked(order: GroupOrder, *groups: str) -> list[str]:
 
 def test_the_least_work_left_goes_first_within_the_bound() -> None:
     order = GroupOrder(overtake=3.0)
-    order.arrived("long", 10_000)
-    order.arrived("short", 100)
+    order.arrived("long", "l", 10_000)
+    order.arrived("short", "s", 100)
     assert ranked(order, "long", "short") == ["short", "long"]
-    order.served("long", 9_950)
+    order.served("l", 9_950)
     assert ranked(order, "long", "short") == ["long", "short"]
 
 
-def test_nobody_passes_a_group_that_would_be_late_for_it() -> None:
+def test_a_group_that_would_be_late_is_urgent() -> None:
     order = GroupOrder(overtake=1.0)
-    order.arrived("long", 10_000)
-    order.arrived("short", 100)
-    # Served first, the short one would end the long one at just the virtual queue's
-    # slowest; a third would make it later.
+    order.arrived("long", "l", 10_000)
+    order.arrived("short", "s", 100)
     assert ranked(order, "long", "short") == ["short", "long"]
     order.served("elsewhere", 1_000)
+    assert ranked(order, "long", "short") == ["long", "short"]
+    order.served("l", 10_000)  # once urgent it stays so
     assert ranked(order, "long", "short") == ["long", "short"]
 
 
 def test_a_group_that_is_gone_is_forgotten() -> None:
     order = GroupOrder()
-    order.arrived("a", 10)
-    order.arrived("a", 10)
-    order.gone("a")
+    order.arrived("a", "a1", 10)
+    order.arrived("a", "a2", 10)
+    order.gone("a1")
     assert order.next_round() == {"a"}
-    order.gone("a")
+    order.gone("a2")
     order.gone("never here")
     assert order.next_round() == set()
     assert not order._groups
+    assert not order._branches
+
+
+def test_shared_tokens_are_counted_once_in_a_group() -> None:
+    order = GroupOrder(overtake=9.0)
+    for name in ("d1", "d2"):
+        order.arrived("on a document", name, 1_010, shared=1_000)
+    order.arrived("alone", "one", 1_050)
+    assert ranked(order, "on a document", "alone") == ["alone", "on a document"]
+    assert order.missing == ("d1",)
+
+
+def test_what_others_have_computed_is_not_this_groups_work() -> None:
+    order = GroupOrder(overtake=9.0)
+    order.arrived("on a document", "d1", 1_010, shared=1_000, cached=200)
+    order.arrived("alone", "one", 500)
+    assert ranked(order, "on a document", "alone") == ["alone", "on a document"]
+    order.cached("d1", 640)
+    assert order.missing == ("d1",)
+    order.cached("d1", 1_200)
+    assert order.missing == ()
+    assert ranked(order, "on a document", "alone") == ["on a document", "alone"]
+
+
+def test_work_that_is_not_done_leaves_the_virtual_queue() -> None:
+    """An abort, or a document that was cached after all: nobody may be held to a stay
+    in a queue of phantoms.
+    """
+    order = GroupOrder(overtake=1.0)
+    order.arrived("aborted", "a", 50_000)
+    order.arrived("long", "l", 10_000)
+    order.arrived("short", "s", 100)
+    order.gone("a")
+    order.served("elsewhere", 1_000)
+    assert ranked(order, "long", "short") == ["long", "short"]
 
 
 @dataclass
@@ -122,7 +157,7 @@ def stays(jobs: list[Job], overtake: float | None, quantum: int = 100) -> list[f
     now, come = 0.0, 0
     while len(ends) < len(jobs):
         while come < len(jobs) and jobs[come].at <= now:
-            order.arrived(come, jobs[come].work - ROW_WORK)
+            order.arrived(come, come, jobs[come].work - ROW_WORK)
             left[come] = jobs[come].work
             come += 1
         if not left:
@@ -153,15 +188,16 @@ _jobs = st.lists(
 )
 
 
-@given(jobs=_jobs, overtake=st.sampled_from([1.0, 1.05, 1.5, 3.0]))
-def test_the_slowest_group_keeps_the_bound(jobs: list[Job], overtake: float) -> None:
-    slowest = max(stays(jobs, None))
-    assert max(stays(jobs, overtake)) <= overtake * slowest + 100
+@given(jobs=_jobs, overtake=st.sampled_from([0.5, 1.0, 1.5, 3.0]))
+def test_nobody_starves(jobs: list[Job], overtake: float) -> None:
+    """The last to end is no later than the work of all that were there before."""
+    work = sum(job.work for job in jobs)
+    assert max(stays(jobs, overtake)) <= work
 
 
 @given(jobs=_jobs)
 def test_without_a_bound_the_mean_is_the_least(jobs: list[Job]) -> None:
     """Shortest remaining first is optimal for the mean."""
     mean = math.fsum(stays(jobs, 1e9)) / len(jobs)
-    for overtake in (None, 1.0, 1.5):
+    for overtake in (None, 0.5, 1.0):
         assert mean <= math.fsum(stays(jobs, overtake)) / len(jobs) + 100
