@@ -1,4 +1,4 @@
-"""Fill the tables of ``docs/replay.md`` from ``docs/replay/cells.csv``.
+"""Fill the tables of ``docs/replay.md`` from the CSV files of ``docs/replay/``.
 
 python docs/replay/build_tables.py          # rewrites what lies between the markers
 python docs/replay/build_tables.py --check  # fails where something would change
@@ -11,26 +11,28 @@ import re
 import sys
 from pathlib import Path
 
+from server_ext.replay.report import COLUMNS, PAPER_MEAN, formatted
+
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent / "replay.md"
-PAPER = {
-    "Qwen3.5-0.8B": "-9.3 %",
-    "Qwen3.5-4B": "-23.6 %",
-    "Qwen3.5-9B": "-7.1 %",
-    "Qwen3.5-27B": "-3.1 %",
-    "Nemotron-Nano-9B-v2": "-12.0 %",
-    "Qwen3-8B": "~0",
-}
+CAUSES = ("queue", "held", "blocked", "chunk", "memory")
 Row = dict[str, str]
 
 
 def main() -> int:
     """Write the page, or say whether it is up to date."""
-    with (HERE / "cells.csv").open(encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if not row["error"]]
+    rows = read("cells.csv")
     grid = [row for row in rows if row["cell_own_rate"] == "False"]
     sweep = [row for row in rows if row["cell_own_rate"] == "True"]
-    tables = {"headline": headline(grid), "cells": cells(grid), "sweep": loads(sweep)}
+    tables = {
+        "headline": headline(grid),
+        "cells": cells(grid),
+        "sweep": loads(sweep),
+        "width": widths(read("width.csv")),
+        "async": engines(read("async.csv")),
+        "backlog": backlog(read("backlog.csv")),
+        "bubbles": bubbles(grid),
+    }
     text = PAGE.read_text(encoding="utf-8")
     for name, table in tables.items():
         mark = rf"(<!-- table: {name} -->\n).*?(<!-- end -->)"
@@ -39,6 +41,12 @@ def main() -> int:
         return int(text != PAGE.read_text(encoding="utf-8"))
     PAGE.write_text(text, encoding="utf-8")
     return 0
+
+
+def read(name: str) -> list[Row]:
+    """The finished cells of a file."""
+    with (HERE / name).open(encoding="utf-8", newline="") as file:
+        return [row for row in csv.DictReader(file) if not row["error"]]
 
 
 def mean(rows: list[Row]) -> float:
@@ -71,7 +79,7 @@ def of(rows: list[Row], **wanted: str) -> list[Row]:
 def headline(grid: list[Row]) -> str:
     """Every model, regimes pooled."""
     lines = []
-    for model, paper in PAPER.items():
+    for model, paper in PAPER_MEAN.items():
         arms = {
             arm: of(grid, model=model, arm=arm)
             for arm in ("radix-0.32", "radix-0.33", "radixflow", "radixflow+")
@@ -86,7 +94,7 @@ def headline(grid: list[Row]) -> str:
         lines.append(
             [
                 model,
-                paper,
+                f"{paper:+.1f} %" if paper else "~0",
                 change(mean(theirs), mean(exact)),
                 change(mean(theirs), mean(old)),
                 change(mean(ours), mean(exact)),
@@ -117,41 +125,90 @@ def cells(grid: list[Row]) -> str:
             f"{row['cell_regime']}, {row['cell_order']}",
             row["model"],
             f"`{row['arm']}`",
-            *(_seconds(row[f"latency_{q}"]) for q in ("mean", "p50", "p95", "p99")),
-            f"{int(row['rounds']):,}",
-            f"{float(row['bound_ratio']):.2f}",
-            f"{float(row['packed_ratio']):.2f}",
-            f"{100 * float(row['reuse']):.2f}",
-            f"{100 * float(row['overlap']):.2f}",
-            row["bubbles"],
+            *formatted(row),
         ]
         for row in sorted(grid, key=_place)
     ]
+    return table(["stream", "model", "policy", *COLUMNS], lines)
+
+
+def widths(rows: list[Row]) -> str:
+    """Groups of 2 to 1,024 branches."""
+    wanted = ("mean s", "rounds", "/ packed", "reuse %", "overlap %")
+    lines = [
+        [row["cell_width"], f"`{row['arm']}`", *some(row, wanted)]
+        for row in sorted(rows, key=lambda row: int(row["cell_width"]))
+    ]
+    return table(["width", "policy", *wanted], lines)
+
+
+def engines(rows: list[Row]) -> str:
+    """The two engines of time."""
+    wanted = ("mean s", "p99", "rounds")
+    kinds = ("False", "True")
+    lines = []
+    for arm in dict.fromkeys(row["arm"] for row in rows):
+        found = [of(rows, arm=arm, asynchronous=kind) for kind in kinds]
+        lines.append([f"`{arm}`", *(x for (row,) in found for x in some(row, wanted))])
+    late = [f"{name}, async" for name in wanted]
+    return table(["policy", *wanted, *late], lines)
+
+
+def backlog(rows: list[Row]) -> str:
+    """Rounds under backlog, taken apart."""
+    lines = []
+    for row in rows:
+        unused = {cause: float(row[f"unused_{cause}"]) for cause in CAUSES}
+        rounds, bound = int(row["rounds"]), int(row["bound"])
+        mixed = rounds - sum(unused.values()) - bound
+        lines.append(
+            [
+                f"{row['cell_regime']}, {row['model']}",
+                f"`{row['arm']}`",
+                f"{rounds}",
+                f"{bound}",
+                f"{mixed:.1f}",
+                *(f"{unused[cause]:.1f}" for cause in CAUSES if cause != "held"),
+                f"{rounds / bound:.2f}",
+                f"{rounds / int(row['packed']):.2f}",
+            ]
+        )
+    causes = [cause for cause in CAUSES if cause != "held"]
     head = [
         "stream",
-        "model",
         "policy",
-        "mean s",
-        "p50",
-        "p95",
-        "p99",
         "rounds",
-        "/ bound",
-        "/ packed",
-        "reuse %",
-        "overlap %",
-        "bubbles",
+        "= bound",
+        "+ order",
+        *(f"+ {c}" for c in causes),
     ]
-    return table(head, lines)
+    return table([*head, "/ bound", "/ packed"], lines)
 
 
-def _seconds(text: str) -> str:
-    value = float(text)
-    return f"{value:.1f}" if value >= 100 else f"{value:.3g}"
+def bubbles(grid: list[Row]) -> str:
+    """Avoidable bubbles of each policy by what ended the round, all cells pooled."""
+    lines = []
+    for arm in dict.fromkeys(row["arm"] for row in sorted(grid, key=_place)):
+        rows = [row for row in of(grid, arm=arm) if row["model"] != "Qwen3-8B"]
+        lines.append(
+            [
+                f"`{arm}`",
+                f"{total(rows, 'rounds'):,.0f}",
+                f"{total(rows, 'bubbles'):,.0f}",
+                *(f"{total(rows, f'bubbles_{c}'):,.0f}" for c in CAUSES[2:]),
+            ]
+        )
+    return table(["policy", "rounds", "bubbles", *CAUSES[2:]], lines)
+
+
+def some(row: Row, wanted: tuple[str, ...]) -> list[str]:
+    """Chosen columns of a cell."""
+    whole = dict(zip(COLUMNS, formatted(row), strict=True))
+    return [whole[name] for name in wanted]
 
 
 def _place(row: Row) -> tuple[str, str, int, str]:
-    models = list(PAPER)
+    models = list(PAPER_MEAN)
     return row["cell_order"], row["cell_regime"], models.index(row["model"]), row["arm"]
 
 
