@@ -65,6 +65,7 @@ class NormalizeName(StrEnum):
     mean = "mean"
     char = "char"
     byte = "byte"
+    pmi = "pmi"
     label = "label"
 
 
@@ -87,6 +88,10 @@ def score(
     question: Annotated[str | None, typer.Option(help="Asked after it.")] = None,
     scoring: Annotated[ScoringName, typer.Option()] = ScoringName.likelihood,
     normalize: Annotated[NormalizeName, typer.Option()] = NormalizeName.sum,
+    unconditional: Annotated[
+        str | None,
+        typer.Option(help="For pmi: what an option follows without the document."),
+    ] = None,
     base_url: Annotated[
         str | None, typer.Option(help="The server; else RADIXFLOW_BASE_URL.")
     ] = None,
@@ -104,6 +109,7 @@ def score(
                 question=question,
                 scoring=scoring.value,
                 normalize=normalize.value,
+                unconditional=unconditional,
             )
     except RadixFlowError as error:
         typer.echo(f"radixflow: {error}", err=True)

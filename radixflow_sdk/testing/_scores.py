@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from radixflow_sdk._prompt import LABEL, LIKELIHOOD
 from radixflow_sdk.exceptions import BranchError
-from radixflow_sdk.types import Label, LabelScore
+from radixflow_sdk.types import Label, LabelScore, TokenScore
 
 
 class Scores:
@@ -57,3 +57,15 @@ def share(first: float, labels: Sequence[Label]) -> tuple[LabelScore, ...]:
         LabelScore(label=label, token_id=index, logprob=rest if index else first)
         for index, label in enumerate(labels)
     )
+
+
+def token(score: float, labels: Sequence[LabelScore] | None) -> TokenScore:
+    """A branch's one token: its own, or with labels the likeliest of them.
+
+    With half of the probability or more nothing is likelier. With less something is,
+    here, so that both kinds can be had.
+    """
+    if labels is None:
+        return TokenScore(token_id=0, logprob=score, is_top=score >= math.log(0.5))
+    best = max(labels, key=lambda label: label.logprob)
+    return TokenScore(token_id=best.token_id, logprob=best.logprob, is_top=True)

@@ -27,7 +27,7 @@ import anyio
 from anyio.from_thread import start_blocking_portal
 
 from radixflow_sdk.exceptions import BranchError
-from radixflow_sdk.testing._scores import Scores, share
+from radixflow_sdk.testing._scores import Scores, share, token
 from radixflow_sdk.testing._socket import listen
 
 _Scope: TypeAlias = MutableMapping[str, Any]
@@ -108,6 +108,7 @@ class FakeServer:
     Args:
         scores: For each option, the log-probability of its one token (with label
             scoring: of the first label), or a `BranchError` that its branch fails with.
+            A token of half the probability or more is the likeliest (`is_greedy`).
         default: For options that are not in the table; None makes a number up from
             document, question and option, the same in every run.
         faults: One for each coming request, in order; None for a request that goes
@@ -294,11 +295,14 @@ class FakeServer:
                 "retryable": score.retryable,
             }
             return {"event": "branch.failed", "error": error}
+        shares = None if labels is None else share(score, labels)
+        own = token(score, shares)
         return {
             "event": "branch.completed",
-            "token_ids": [0],
-            "token_logprobs": [score],
-            "labels": labels and [asdict(label) for label in share(score, labels)],
+            "token_ids": [own.token_id],
+            "token_logprobs": [own.logprob],
+            "token_is_top": [own.is_top],
+            "labels": shares and [asdict(label) for label in shares],
         }
 
     def _seen(self, body: Mapping[str, Any], context: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from radixflow_sdk.exceptions import BranchError, RadixFlowError
-from radixflow_sdk.testing._scores import Scores, share
+from radixflow_sdk.testing._scores import Scores, share, token
 from radixflow_sdk.types import (
     Branch,
     BranchEvent,
@@ -15,7 +15,6 @@ from radixflow_sdk.types import (
     GroupCompleted,
     GroupStarted,
     GroupUsage,
-    TokenScore,
     Usage,
 )
 
@@ -36,6 +35,7 @@ class FakeTransport:
     Args:
         scores: For each option, the log-probability of its one token (with label
             scoring: of the first label), or a `BranchError` that its branch fails with.
+            A token of half the probability or more is the likeliest (`is_greedy`).
             An option is found by its text, with a template of your own by the text of
             the branch, and by its token ids as a tuple.
         default: For options that are not in the table.
@@ -108,10 +108,11 @@ class FakeTransport:
                 message=str(score),
                 retryable=score.retryable,
             )
+        labels = None if request.labels is None else share(score, request.labels)
         return BranchResult(
             index=branch.index,
             request_id=f"{request.request_id}-{branch.index}",
-            tokens=(TokenScore(token_id=0, logprob=score),),
-            labels=None if request.labels is None else share(score, request.labels),
+            tokens=(token(score, labels),),
+            labels=labels,
             usage=_USAGE,
         )

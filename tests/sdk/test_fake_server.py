@@ -23,7 +23,7 @@ from radixflow_sdk import (
     ServerError,
     StreamBrokenError,
 )
-from radixflow_sdk.testing import FakeServer, Fault, _server
+from radixflow_sdk.testing import FakeServer, FakeTransport, Fault, _server
 
 pytestmark = [
     pytest.mark.anyio,
@@ -72,6 +72,19 @@ async def test_made_up_scores_are_always_alike_and_differ() -> None:
     assert runs[0] == runs[1]
     assert len(set(runs[0].values())) == 3
     assert all(-10 <= score < 0 for score in runs[0].values())
+
+
+async def test_a_likely_option_is_greedy_and_an_unlikely_one_is_not() -> None:
+    scores = {"Oslo": -0.1, "Rome": -4.0}
+    for transport in (None, FakeTransport(scores)):
+        async with connect(FakeServer(scores), transport=transport) as client:
+            result = await client.score_candidates("d", ["Oslo", "Rome"])
+            label = await client.score_candidates("d", ["Rome"], scoring="label")
+        assert [c.is_greedy for c in result.candidates] == [True, False]
+        assert label.best.labels is not None
+        # The token that would be generated is " no", and it is the likeliest.
+        assert label.best.token_ids == (label.best.labels[1].token_id,)
+        assert label.best.tokens[0].is_top
 
 
 async def test_labels_and_messages() -> None:
