@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.drawn_example import drawn
 from server_ext.replay.cards import CARDS, H100
 from server_ext.replay.grid import Cell, Folder, capacity, make_trace, run_cells
 from server_ext.replay.ledger import Outcome, quantile
@@ -41,26 +42,6 @@ def reproducible(outcome: Outcome) -> tuple[object, ...]:
 
 
 # --- the drawn example ----------------------------------------------------------------
-
-
-def drawn() -> Trace:
-    """Three documents of 3,000 tokens, four short branches each: 12,970 tokens."""
-    tails = {0: (60, 60, 60, 70)}
-    return Trace(
-        "drawn",
-        tuple(
-            Group(
-                name=f"g{index}",
-                at=0.0,
-                document=f"d{index}",
-                document_tokens=3000,
-                question=f"q{index}",
-                question_tokens=0,
-                branches=tails.get(index, (60, 60, 60, 60)),
-            )
-            for index in range(3)
-        ),
-    )
 
 
 def test_the_papers_drawn_example() -> None:
