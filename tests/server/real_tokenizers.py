@@ -3,15 +3,14 @@
 ``mistral_common`` (a dependency of vLLM) has those of Mistral's models. A byte-level
 one is cut to its first ranks, which is a vocabulary of its own, and split once as GPT-2
 splits and once as newer models do. A SentencePiece one makes a Llama-type tokenizer
-with a BOS and no pre-tokenizer at all. SmolLM2's is there where `radixflow serve
-smollm2` was started once.
+with a BOS and no pre-tokenizer at all. SmolLM2's is that of `radixflow serve smollm2`,
+which fetches it, so its tests are slow ones.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 import pytest
 
 from server_ext.demo import CHECKPOINT
-from server_ext.smollm2 import FOLDER
+from server_ext.smollm2 import cached_checkpoint
 
 RANKS = 30_000
 Merge = tuple[str, str]
@@ -88,10 +87,7 @@ def _llama_style() -> Any:
 
 @cache
 def _smollm2() -> Any:
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    path = Path(root) / "radixflow" / FOLDER / "tokenizer.json"
-    if not path.exists():
-        pytest.skip("`radixflow serve smollm2` was never started here")
+    path = cached_checkpoint() / "tokenizer.json"
     return _wrapped(_backend().from_file(str(path)), bos_token="<|im_start|>")
 
 
@@ -102,7 +98,10 @@ _BUILDERS: dict[str, Callable[[], Any]] = {
     "llama-style": _llama_style,
     "smollm2": _smollm2,
 }
-NAMES = tuple(_BUILDERS)
+NAMES = (
+    *(name for name in _BUILDERS if name != "smollm2"),
+    pytest.param("smollm2", marks=pytest.mark.slow),
+)
 
 
 def _backend() -> Any:
