@@ -9,7 +9,7 @@ wrong number. This room must not do I/O and must not know where events come from
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TypeAlias
 
@@ -137,11 +137,12 @@ def finish(
         APIError: ``cause``, where no branch is in.
         InvalidResponseError: The group has not ended, and nothing says why.
     """
-    if cause is not None and not state.finished:
+    finished = state.finished
+    if cause is not None and not finished:
         raise cause
     if state.started is None or (state.completed is None and cause is None):
         raise _wrong(state, "ended the answer before the group")
-    short = cause is not None or state.finished < len(state.plan.request.branches)
+    short = cause is not None or finished < len(state.plan.request.branches)
     lost = partial(state, cause) if short else None
     if lost and not (keep_partial and lost.candidates and lost.failures):
         raise lost from cause
@@ -247,13 +248,22 @@ def _candidate(
 
 def _ranked(candidates: Sequence[ScoredCandidate]) -> tuple[Candidate, ...]:
     return tuple(
-        Candidate(
-            **{each.name: getattr(candidates[place], each.name) for each in _FIELDS},
-            probability=probability,
-            tied=tied,
-        )
+        _in_ranking(candidates[place], probability=probability, tied=tied)
         for place, probability, tied in _scoring.rank([c.score for c in candidates])
     )
 
 
-_FIELDS = fields(ScoredCandidate)
+def _in_ranking(one: ScoredCandidate, *, probability: float, tied: bool) -> Candidate:
+    return Candidate(
+        index=one.index,
+        text=one.text,
+        score=one.score,
+        scores=one.scores,
+        tokens=one.tokens,
+        labels=one.labels,
+        usage=one.usage,
+        duplicate_of=one.duplicate_of,
+        request_id=one.request_id,
+        probability=probability,
+        tied=tied,
+    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from types import TracebackType
 from typing import TypeVar
@@ -263,10 +263,14 @@ class Dispatcher:
     async def _take_turn(self, turn: object) -> None:
         self.check_open()
         self.check_loop()
+        turns = self._turns()
+        with suppress(anyio.WouldBlock):
+            turns.acquire_on_behalf_of_nowait(turn)
+            return
         with anyio.CancelScope(deadline=_deadline(self._pool)) as scope:
             self._waiting.add(scope)
             try:
-                await self._turns().acquire_on_behalf_of(turn)
+                await turns.acquire_on_behalf_of(turn)
                 return
             finally:
                 self._waiting.discard(scope)

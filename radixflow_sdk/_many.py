@@ -64,8 +64,8 @@ class Outcomes:
         self._raise_errors = raise_errors
         self._progress = progress
         self._beside = Beside()
-        self._reading = anyio.Lock()
-        self._room = anyio.Semaphore(concurrency * _AHEAD)
+        self._reading = anyio.Lock(fast_acquire=True)
+        self._room = anyio.Semaphore(concurrency * _AHEAD, fast_acquire=True)
         self._done: dict[int, Outcome] = {}
         self._changed = anyio.Event()
         self._fatal: Exception | None = None

@@ -32,6 +32,7 @@ from radixflow_sdk.types import (
 _GROUP_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _TOKEN_LIMIT = 2**63
 _SHOWN = 80
+_SCORINGS, _NORMALIZERS = get_args(Scoring), get_args(Normalize)
 
 
 def make_plan(
@@ -53,8 +54,8 @@ def make_plan(
     Raises:
         InvalidInputError: An argument is not usable; the error names field and value.
     """
-    _check_choice("scoring", scoring, get_args(Scoring))
-    _check_choice("normalize", normalize, get_args(Normalize))
+    _check_choice("scoring", scoring, _SCORINGS)
+    _check_choice("normalize", normalize, _NORMALIZERS)
     words = _read_template(template, scoring)
     asked = None if question is None else _read_text("question", question)
     read, between = _read_document(document, asked or None, words)

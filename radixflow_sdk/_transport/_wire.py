@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from radixflow_sdk.exceptions import InvalidResponseError
 from radixflow_sdk.types import (
@@ -113,14 +113,6 @@ class _Completed(_Message):
     labels: list[_Label] | None
     usage: _Usage
 
-    @model_validator(mode="after")
-    def _one_number_a_token(self) -> _Completed:
-        if len(self.token_ids) != len(self.token_logprobs):
-            raise ValueError("token_ids and token_logprobs differ in length")
-        if self.token_is_top and len(self.token_ids) != len(self.token_is_top):
-            raise ValueError("token_ids and token_is_top differ in length")
-        return self
-
 
 class _Error(_Message):
     code: str
@@ -145,6 +137,13 @@ class _Ended(_Message):
     completed: _Count
     failed: _Count
     usage: _GroupUsage
+
+
+_Event = _Started | _Completed | _Failed | _Ended
+_EVENTS: TypeAdapter[_Event] = TypeAdapter(
+    Annotated[_Event, Field(discriminator="event")]
+)
+_KNOWN = ("group.started", "branch.completed", "branch.failed", "group.completed")
 
 
 class _Model(_Message):
@@ -189,29 +188,32 @@ def read_event(line: bytes, request: BranchRequest) -> BranchEvent | None:
         InvalidResponseError: The line breaks the wire's rules.
     """
     try:
+        event = _EVENTS.validate_json(line)
+    except ValidationError as error:
+        if (name := _event_name(line)) in _KNOWN:
+            raise _invalid(name, _first(error)) from None
+        return None
+    match event:
+        case _Started():
+            return _started(event, request)
+        case _Completed():
+            return _result(event, request)
+        case _Failed():
+            return _failed(event, request)
+        case _Ended():
+            return _ended(event)
+
+
+def _event_name(line: bytes) -> str:
+    """What a line that is none of our events calls itself."""
+    try:
         value = json.loads(line)
     except (ValueError, RecursionError):
         raise _invalid("line", f"not JSON: {line[:80]!r}") from None
-    if not isinstance(value, dict) or not isinstance(value.get("event"), str):
+    name = value.get("event") if isinstance(value, dict) else None
+    if not isinstance(name, str):
         raise _invalid("line", f"not an object with an event: {line[:80]!r}")
-    try:
-        return _read(value, request)
-    except ValidationError as error:
-        raise _invalid(value["event"], _first(error)) from None
-
-
-def _read(value: dict[str, Any], request: BranchRequest) -> BranchEvent | None:
-    match value["event"]:
-        case "group.started":
-            return _started(_Started.model_validate(value), request)
-        case "branch.completed":
-            return _result(_Completed.model_validate(value), request)
-        case "branch.failed":
-            return _failed(_Failed.model_validate(value), request)
-        case "group.completed":
-            return _ended(_Ended.model_validate(value))
-        case _:
-            return None
+    return name
 
 
 def _started(event: _Started, request: BranchRequest) -> GroupStarted:
@@ -232,7 +234,10 @@ def _started(event: _Started, request: BranchRequest) -> GroupStarted:
 
 
 def _result(event: _Completed, request: BranchRequest) -> BranchResult:
-    tops: Sequence[bool | None] = event.token_is_top or [None] * len(event.token_ids)
+    count = len(event.token_ids)
+    tops: Sequence[bool | None] = event.token_is_top or [None] * count
+    if not count == len(event.token_logprobs) == len(tops):
+        raise _invalid(event.event, f"other than one number for each of {count} tokens")
     rows = zip(event.token_ids, event.token_logprobs, tops, strict=True)
     return BranchResult(
         index=_branch_index(event.event, event.index, request),
@@ -258,7 +263,10 @@ def _labels(
     labels = event.labels or []
     if [label.label for label in labels] != list(sent):
         raise _invalid(event.event, "labels other than those sent")
-    return tuple(LabelScore(**label.model_dump()) for label in labels)
+    return tuple(
+        LabelScore(label=label.label, token_id=label.token_id, logprob=label.logprob)
+        for label in labels
+    )
 
 
 def _failed(event: _Failed, request: BranchRequest) -> BranchFailed:
