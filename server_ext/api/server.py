@@ -14,6 +14,7 @@ import anyio
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from server_ext.api.group import ProducedDocuments, Route
+from server_ext.api.progress import Groups
 from server_ext.api.protocol import BranchesRequest, RequestRefused
 from server_ext.config import POLICIES
 
@@ -57,6 +58,7 @@ class Server:
     startup: dict[str, Any]
     row_tokens: int
     documents: ProducedDocuments = field(default_factory=ProducedDocuments)
+    groups: Groups = field(default_factory=Groups)
     # One at a time: a Rust tokenizer is not to be used from two threads at once.
     encoders: anyio.CapacityLimiter = field(
         default_factory=lambda: anyio.CapacityLimiter(1)

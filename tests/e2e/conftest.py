@@ -11,7 +11,7 @@ from tests.e2e.served import KEY, Served, fresh_salt, serving
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """One real server for all tests, with an API key."""
     folder = tmp_path_factory.mktemp("server")
-    with serving(folder, "--api-key", KEY) as served:
+    with serving(folder, "--api-key", KEY, "--page") as served:
         yield served
 
 

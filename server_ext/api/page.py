@@ -1,0 +1,54 @@
+"""``GET /radixflow``: a live page of the scheduler, off unless it is asked for.
+
+The page is the same on every server and says nothing of this one: a browser cannot send
+a key with a page's address. All that it shows it asks for under ``/v1/``, which vLLM's
+``--api-key`` guards, with the key that its reader types in. It loads nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from functools import cache
+from importlib import resources
+
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["radixflow"])
+
+
+@router.get("/radixflow", response_class=HTMLResponse)
+async def page() -> HTMLResponse:
+    """The page, and a policy under which only its own script runs."""
+    text = _page()
+    script = re.search(r"<script>(.*?)</script>", text, re.DOTALL)
+    assert script is not None
+    digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
+    allowed = (
+        "default-src 'none'",
+        f"script-src 'sha256-{digest}'",
+        "style-src 'unsafe-inline'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+    return HTMLResponse(
+        text,
+        headers={
+            "Content-Security-Policy": "; ".join(allowed),
+            "Cache-Control": "no-store",
+            "Referrer-Policy": "no-referrer",
+            "X-Content-Type-Options": "nosniff",
+        },
+    )
+
+
+@cache
+def _page() -> str:
+    file = resources.files("server_ext.api").joinpath("page.html")
+    return file.read_text(encoding="utf-8")
