@@ -94,6 +94,8 @@ class Knobs:
         prefix_caching: whether the prefix cache is on.
         cache_mode: vLLM's ``mamba_cache_mode``.
         log_stats: whether vLLM keeps its own statistics.
+        retention: tokens between states that are kept without need; 0 (vLLM's default)
+            keeps none, None all.
         connector: folder of vLLM's file connector, or None for no KV connector.
     """
 
@@ -112,6 +114,7 @@ class Knobs:
     prefix_caching: bool = True
     cache_mode: str = "align"
     log_stats: bool = False
+    retention: int | None = 0
     connector: str | None = None
 
     @property
@@ -186,7 +189,10 @@ def _cache_layout(knobs: Knobs) -> KVCacheConfig:
         for index in range(knobs.recurrent_groups)
     ]
     return KVCacheConfig(
-        num_blocks=knobs.num_blocks, kv_cache_tensors=[], kv_cache_groups=groups
+        num_blocks=knobs.num_blocks,
+        kv_cache_tensors=[],
+        kv_cache_groups=groups,
+        prefix_cache_retention_interval=knobs.retention,
     )
 
 

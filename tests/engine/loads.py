@@ -125,6 +125,7 @@ def loads(
             "rows": draw(st.sampled_from((2, 4, 16))),
             "token_budget": draw(st.sampled_from((block + 16, 3 * block, 1024))),
             "recurrent_groups": draw(st.sampled_from((1, 3))),
+            "retention": draw(st.sampled_from((0, None))),
         },
         documents=tuple(draw(st.tuples(*[st.sampled_from(near)] * 3))),
         actions=tuple(draw(st.lists(st.one_of(choices), min_size=1, max_size=12))),
