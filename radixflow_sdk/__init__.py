@@ -35,6 +35,8 @@ from radixflow_sdk.sync import RadixFlow
 from radixflow_sdk.types import (
     BranchedRequest,
     Candidate,
+    GeneratedBranch,
+    GenerationResult,
     GroupEnded,
     GroupUsage,
     LabelScore,
@@ -61,6 +63,8 @@ __all__ = [
     "Candidate",
     "ClientClosedError",
     "ContextTooLongError",
+    "GeneratedBranch",
+    "GenerationResult",
     "GroupEnded",
     "GroupUsage",
     "InvalidInputError",

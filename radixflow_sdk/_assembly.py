@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 from radixflow_sdk import _scoring
 from radixflow_sdk.exceptions import (
@@ -24,7 +24,10 @@ from radixflow_sdk.types import (
     BranchEvent,
     BranchFailed,
     BranchResult,
+    BranchText,
     Candidate,
+    GeneratedBranch,
+    GenerationResult,
     GroupCompleted,
     GroupStarted,
     GroupUsage,
@@ -33,7 +36,9 @@ from radixflow_sdk.types import (
     ScoreResult,
 )
 
-Answer: TypeAlias = BranchResult | BranchFailed | None
+Answer: TypeAlias = BranchResult | BranchText | BranchFailed | None
+
+Result = TypeVar("Result", covariant=True)
 
 _ROW = 64  # MAX_BRANCHES is its square
 
@@ -65,7 +70,7 @@ class GroupState:
     @property
     def finished(self) -> int:
         """How many branches have a result."""
-        return sum(isinstance(answer, BranchResult) for answer in self.answers)
+        return sum(isinstance(a, BranchResult | BranchText) for a in self.answers)
 
 
 def begin(plan: Plan, *, unconditional: Sequence[float] = ()) -> GroupState:
@@ -88,6 +93,9 @@ def fold(state: GroupState, event: BranchEvent) -> GroupState:
         if missing:
             raise _wrong(state, f"ended the group without branch {missing[0]}")
         return replace(state, completed=event)
+    other = BranchText if state.plan.request.sampling is None else BranchResult
+    if isinstance(event, other):
+        raise _wrong(state, "answered with text for scores, or with scores for text")
     if not 0 <= event.index < len(state.plan.request.branches):
         raise _wrong(state, f"answered branch {event.index}, which was never sent")
     which, place = divmod(event.index, _ROW)
@@ -117,6 +125,21 @@ def candidates_of(
     )
 
 
+class Finish(Protocol[Result]):
+    """`finish`, or `finish_texts`."""
+
+    def __call__(
+        self,
+        state: GroupState,
+        *,
+        elapsed: float,
+        cause: APIError | None = None,
+        keep_partial: bool = False,
+    ) -> Result:
+        """The answer."""
+        ...
+
+
 def finish(
     state: GroupState,
     *,
@@ -137,28 +160,60 @@ def finish(
         APIError: ``cause``, where no branch is in.
         InvalidResponseError: The group has not ended, and nothing says why.
     """
+    started, failures = _close(state, cause, keep_partial=keep_partial)
+    return ScoreResult(
+        candidates=_ranked(_finished(state)),
+        failures=failures,
+        usage=state.completed.usage if state.completed else _spent(state),
+        group_id=started.group_id,
+        request_id=started.request_id,
+        model=started.model,
+        document_tokens=started.document_tokens,
+        shared_tokens=started.shared_tokens,
+        elapsed=elapsed,
+        normalize=state.plan.normalize,
+        route=started.route,
+    )
+
+
+def finish_texts(
+    state: GroupState,
+    *,
+    elapsed: float,
+    cause: APIError | None = None,
+    keep_partial: bool = False,
+) -> GenerationResult:
+    """`finish`, for a group whose branches went on."""
+    started, failures = _close(state, cause, keep_partial=keep_partial)
+    branches = _texts(state)
+    return GenerationResult(
+        branches=branches,
+        group_id=started.group_id,
+        request_id=started.request_id,
+        model=started.model,
+        shared_tokens=started.shared_tokens,
+        prompt_tokens=sum(branch.prompt_tokens for branch in branches),
+        generated_tokens=sum(branch.generated_tokens for branch in branches),
+        elapsed=elapsed,
+        failures=failures,
+    )
+
+
+def _close(
+    state: GroupState, cause: APIError | None, *, keep_partial: bool
+) -> tuple[GroupStarted, tuple[BranchError, ...]]:
+    """The group's beginning and its failures, where what is in is an answer."""
     finished = state.finished
     if cause is not None and not finished:
         raise cause
     if state.started is None or (state.completed is None and cause is None):
         raise _wrong(state, "ended the answer before the group")
-    short = cause is not None or finished < len(state.plan.request.branches)
-    lost = partial(state, cause) if short else None
-    if lost and not (keep_partial and lost.candidates and lost.failures):
+    if cause is None and finished == len(state.plan.request.branches):
+        return state.started, ()
+    lost = partial(state, cause)
+    if not (keep_partial and finished and lost.failures):
         raise lost from cause
-    return ScoreResult(
-        candidates=_ranked(_finished(state)),
-        failures=lost.failures if lost else (),
-        usage=state.completed.usage if state.completed else _spent(state),
-        group_id=state.started.group_id,
-        request_id=state.started.request_id,
-        model=state.started.model,
-        document_tokens=state.started.document_tokens,
-        shared_tokens=state.started.shared_tokens,
-        elapsed=elapsed,
-        normalize=state.plan.normalize,
-        route=state.started.route,
-    )
+    return state.started, lost.failures
 
 
 def _spent(state: GroupState) -> GroupUsage:
@@ -178,16 +233,20 @@ def partial(state: GroupState, cause: APIError | None = None) -> PartialGroupErr
     failures = tuple(
         _failure(index, answer, cause)
         for index, answer in _by_option(state)
-        if not isinstance(answer, BranchResult)
+        if not isinstance(answer, BranchResult | BranchText)
     )
     request_id = cause.request_id if cause else None
     if request_id is None and state.started is not None:
         request_id = state.started.request_id
-    first = f"options[{failures[0].index}]: {failures[0]}" if failures else str(cause)
+    scored = state.plan.request.sampling is None
+    named, kept = ("options", "candidates") if scored else ("branches", "branches")
+    first = f"{named}[{failures[0].index}]: {failures[0]}" if failures else str(cause)
     return PartialGroupError(
-        f"{len(failures)} of {len(state.plan.options)} candidates have no score "
-        f"({first}); the others are in `candidates` of this error.",
+        f"{len(failures)} of {len(state.plan.options)} {kept} have no "
+        f"{'score' if scored else 'text'} ({first}); the others are in `{kept}` of "
+        "this error.",
         candidates=_finished(state),
+        branches=_texts(state),
         failures=failures,
         request_id=request_id,
         group_id=state.plan.request.group_id,
@@ -221,6 +280,23 @@ def _finished(state: GroupState) -> tuple[ScoredCandidate, ...]:
     results = [answer for answer in state.answers if isinstance(answer, BranchResult)]
     found = [c for result in results for c in candidates_of(state, result)]
     return tuple(sorted(found, key=lambda candidate: candidate.index))
+
+
+def _texts(state: GroupState) -> tuple[GeneratedBranch, ...]:
+    given = [each if isinstance(each, str) else None for each in state.plan.options]
+    return tuple(
+        GeneratedBranch(
+            index=index,
+            branch=given[index],
+            text=answer.text,
+            finish_reason=answer.finish_reason,
+            prompt_tokens=answer.prompt_tokens,
+            generated_tokens=answer.generated_tokens,
+            request_id=answer.request_id,
+        )
+        for index, answer in _by_option(state)
+        if isinstance(answer, BranchText)
+    )
 
 
 def _candidate(

@@ -22,11 +22,12 @@ from collections.abc import (
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self, TypeVar, get_args
 
 import anyio
 
 from radixflow_sdk import _assembly, _letters
+from radixflow_sdk._assembly import Finish, finish, finish_texts
 from radixflow_sdk._config import (
     Options,
     RetryPolicy,
@@ -39,7 +40,7 @@ from radixflow_sdk._config import (
 from radixflow_sdk._dispatch import Dispatcher
 from radixflow_sdk._hints import session_id
 from radixflow_sdk._many import Outcomes
-from radixflow_sdk._plan import make_plan, unconditional_plan
+from radixflow_sdk._plan import make_generation_plan, make_plan, unconditional_plan
 from radixflow_sdk._prompt import Template
 from radixflow_sdk._transport import HTTPClient, Transport, connect
 from radixflow_sdk._unconditional import Unconditional
@@ -51,6 +52,7 @@ from radixflow_sdk.types import (
     BranchResult,
     ClientEvent,
     Document,
+    GenerationResult,
     GroupEnded,
     Label,
     LetterResult,
@@ -65,6 +67,8 @@ from radixflow_sdk.types import (
     ScoreResult,
     Scoring,
 )
+
+T = TypeVar("T")
 
 logger = logging.getLogger("radixflow")
 
@@ -360,6 +364,74 @@ class RadixFlowClient:
         )
         return self._stream(request, self._plan(request))
 
+    async def generate_branches(
+        self,
+        document: Document,
+        branches: Sequence[Option],
+        *,
+        max_tokens: int,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        stop: Sequence[str] = (),
+        seed: int | None = None,
+        timeout: float | None = None,
+        group_id: str | None = None,
+        cache_salt: str | None = None,
+        partial: Partial = "raise",
+    ) -> GenerationResult:
+        """Let the model write on after each of many branches of one document.
+
+        The prompts are the document with each branch behind it, verbatim; after chat
+        messages a branch is the user's next message. They share the document in the
+        server's prefix cache, and go to the replica that knows it. What fails is sent
+        again, the missing branches only, as for `score_candidates`. Any vLLM server
+        will do: ``POST /v1/branches`` generates nothing, so this asks
+        ``/v1/completions``, with hints for the RadixFlow scheduler.
+
+        Args:
+            document: Text, token ids, or chat messages (``role`` and ``content``).
+            branches: 1 to 4,096 texts or lists of token ids. Equal ones are generated
+                one by one. Token ids and text are encoded apart and joined.
+            max_tokens: The most tokens to generate after each branch.
+            temperature: 0 takes the likeliest token each time.
+            top_p: Sample from the likeliest tokens of that much probability.
+            stop: At most 16 texts that end a branch; they are not part of its text.
+            seed: For sampling that can be repeated; each branch is given the same.
+            timeout: Seconds for this group, in place of `Timeouts.total`.
+            group_id: An id for log and metrics, 1 to 128 of ``A-Z a-z 0-9 . _ : -``.
+            cache_salt: In place of the client's.
+            partial: ``raise`` a `PartialGroupError` when only some branches are in, or
+                ``return`` a result of those, with `GenerationResult.failures`.
+
+        Raises:
+            InvalidInputError: An argument is not usable; nothing was sent.
+            APIError: The group failed before any branch was in.
+            PartialGroupError: Some branches are in and the rest failed.
+            ClientClosedError: The client was closed.
+        """
+        request = BranchedRequest(
+            document=document,
+            options=branches,
+            timeout=timeout,
+            group_id=group_id,
+            cache_salt=cache_salt,
+            partial=partial,
+        )
+        self._check(request)
+        plan = make_generation_plan(
+            document,
+            branches,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            top_p=top_p,
+            stop=stop,
+            seed=seed,
+            model=self._options.model,
+            group_id=group_id,
+            cache_salt=self._salt(request),
+        )
+        return await self._perform(request, _Call(plan, self._emit), finish_texts)
+
     async def run(self, request: BranchedRequest) -> ScoreResult:
         """Score one group: `score_candidates` for a request that is a value.
 
@@ -452,20 +524,24 @@ class RadixFlowClient:
     async def _score(
         self, request: BranchedRequest, plan: Plan, sums: Sequence[float] = ()
     ) -> ScoreResult:
-        call = _Call(plan, self._emit, sums)
+        return await self._perform(request, _Call(plan, self._emit, sums), finish)
+
+    async def _perform(
+        self, request: BranchedRequest, call: _Call, finish: Finish[T]
+    ) -> T:
         keep_partial = request.partial == "return"
         with call.told():
             try:
                 await self._dispatcher.run(
-                    await self._address(request, plan),
+                    await self._address(request, call.plan),
                     total=self._total(request),
                     retry=self._options.retry,
                     emit=self._emit,
                     take=call.take,
                 )
             except APIError as error:
-                return call.finish(error, keep_partial=keep_partial)
-            return call.finish(None, keep_partial=keep_partial)
+                return call.end(finish, error, keep_partial=keep_partial)
+            return call.end(finish, None, keep_partial=keep_partial)
 
     async def _sums_without_document(
         self, request: BranchedRequest, plan: Plan
@@ -505,8 +581,8 @@ class RadixFlowClient:
                             for candidate in call.candidates_of(event):
                                 yield candidate
             except APIError as error:
-                call.finish(error, keep_partial=False)
-            call.finish(None, keep_partial=False)
+                call.end(finish, error, keep_partial=False)
+            call.end(finish, None, keep_partial=False)
 
     async def _address(self, request: BranchedRequest, plan: Plan) -> BranchRequest:
         """The plan's request, with what belongs to this client and not to the call."""
@@ -529,12 +605,18 @@ class RadixFlowClient:
                 self._options = replace(self._options, model=models[0])
             return str(self._options.model)
 
-    def _plan(self, request: BranchedRequest) -> Plan:
+    def _check(self, request: BranchedRequest) -> None:
         self._dispatcher.check_open()
         if request.timeout is not None:
             check_number("timeout", request.timeout, least=0.0, strictly=True)
         check_choice("partial", request.partial, get_args(Partial))
+
+    def _salt(self, request: BranchedRequest) -> str | None:
         salt = request.cache_salt
+        return self._options.cache_salt if salt is None else salt
+
+    def _plan(self, request: BranchedRequest) -> Plan:
+        self._check(request)
         return make_plan(
             request.document,
             request.options,
@@ -546,7 +628,7 @@ class RadixFlowClient:
             unconditional=request.unconditional,
             model=self._options.model,
             group_id=request.group_id,
-            cache_salt=self._options.cache_salt if salt is None else salt,
+            cache_salt=self._salt(request),
         )
 
     def _total(self, request: BranchedRequest) -> float | None:
@@ -567,8 +649,9 @@ class _Call:
         self,
         plan: Plan,
         emit: Callable[[ClientEvent], None],
-        unconditional: Sequence[float],
+        unconditional: Sequence[float] = (),
     ) -> None:
+        self.plan = plan
         self._began = anyio.current_time()
         self._state = _assembly.begin(plan, unconditional=unconditional)
         self._emit = emit
@@ -579,10 +662,12 @@ class _Call:
     def candidates_of(self, result: BranchResult) -> tuple[ScoredCandidate, ...]:
         return _assembly.candidates_of(self._state, result)
 
-    def finish(self, cause: APIError | None, *, keep_partial: bool) -> ScoreResult:
+    def end(
+        self, finish: Finish[T], cause: APIError | None, *, keep_partial: bool
+    ) -> T:
         if cause is not None:
-            cause.group_id = cause.group_id or self._state.plan.request.group_id
-        return _assembly.finish(
+            cause.group_id = cause.group_id or self.plan.request.group_id
+        return finish(
             self._state,
             elapsed=anyio.current_time() - self._began,
             cause=cause,
@@ -598,7 +683,7 @@ class _Call:
             failed = error
             raise
         finally:
-            request = self._state.plan.request
+            request = self.plan.request
             self._emit(
                 GroupEnded(
                     group_id=request.group_id,

@@ -14,10 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeGuard, get_args
 
+from radixflow_sdk._config import check_count, check_number
 from radixflow_sdk._prompt import Template, default_template
 from radixflow_sdk.exceptions import InvalidInputError
 from radixflow_sdk.types import (
     MAX_LABELS,
+    MAX_STOPS,
     Branch,
     BranchRequest,
     Document,
@@ -26,6 +28,7 @@ from radixflow_sdk.types import (
     Normalize,
     Option,
     Plan,
+    Sampling,
     Scoring,
 )
 
@@ -89,6 +92,83 @@ def make_plan(
         members=tuple(map(tuple, members.values())),
         normalize=normalize,
         unconditional=_read_unconditional(unconditional),
+    )
+
+
+def make_generation_plan(
+    document: Document,
+    branches: Sequence[Option],
+    *,
+    max_tokens: int,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    stop: Sequence[str] = (),
+    seed: int | None = None,
+    model: str | None = None,
+    group_id: str | None = None,
+    cache_salt: str | None = None,
+) -> Plan:
+    """Read and check one call whose branches go on; equal branches are kept apart.
+
+    Raises:
+        InvalidInputError: An argument is not usable; the error names field and value.
+    """
+    read, _ = _read_document(document, None, default_template("likelihood"))
+    given = _read_options(branches, field="branches")
+    for index, branch in enumerate(given):
+        if _is_chat(read) and not isinstance(branch, str):
+            raise _refuse(
+                f"branches[{index}]", branch, "after chat messages a branch is text"
+            )
+    request = BranchRequest(
+        model=None if model is None else _read_name("model", model, 4096),
+        document=read,
+        question=None,
+        branches=tuple(
+            Branch(index=index, content=content) for index, content in enumerate(given)
+        ),
+        scoring="likelihood",
+        labels=None,
+        group_id=_read_group_id(group_id),
+        cache_salt=None
+        if cache_salt is None
+        else _read_name("cache_salt", cache_salt, 256),
+        request_id=new_request_id(),
+        sampling=_read_sampling(max_tokens, temperature, top_p, stop, seed),
+    )
+    return Plan(
+        request=request,
+        options=given,
+        members=tuple((index,) for index in range(len(given))),
+        normalize="sum",
+    )
+
+
+def _is_chat(document: str | tuple[int, ...] | tuple[Message, ...]) -> bool:
+    return bool(document) and isinstance(document[0], Message)
+
+
+def _read_sampling(
+    max_tokens: int, temperature: float, top_p: float, stop: object, seed: object
+) -> Sampling:
+    check_count("max_tokens", max_tokens)
+    check_number("temperature", temperature, least=0.0)
+    check_number("top_p", top_p, least=0.0, strictly=True)
+    if top_p > 1:
+        raise _refuse("top_p", top_p, "give a number above 0 and up to 1")
+    if not _is_sequence(stop) or len(stop) > MAX_STOPS:
+        raise _refuse("stop", stop, f"give a list of at most {MAX_STOPS} texts")
+    whole = seed if isinstance(seed, int) and not isinstance(seed, bool) else None
+    if seed is not None and (whole is None or not -(2**63) <= whole < 2**63):
+        raise _refuse("seed", seed, "give a whole number of 64 bits, or None")
+    return Sampling(
+        max_tokens=max_tokens,
+        temperature=float(temperature),
+        top_p=float(top_p),
+        stop=tuple(
+            _read_name(f"stop[{index}]", text, 4096) for index, text in enumerate(stop)
+        ),
+        seed=whole,
     )
 
 
@@ -246,11 +326,13 @@ def _read_token_id(field: str, token: object) -> int:
     return int(whole)
 
 
-def _read_options(options: object) -> tuple[str | tuple[int, ...], ...]:
+def _read_options(
+    options: object, *, field: str = "options"
+) -> tuple[str | tuple[int, ...], ...]:
     if not _is_sequence(options):
-        raise _refuse("options", options, "give a list of options")
+        raise _refuse(field, options, f"give a list of {field}")
     return tuple(
-        _read_option(f"options[{index}]", option)
+        _read_option(f"{field}[{index}]", option)
         for index, option in enumerate(options)
     )
 
@@ -263,7 +345,7 @@ def _read_option(field: str, option: object) -> str | tuple[int, ...]:
     else:
         raise _refuse(field, option, "give text or a list of token ids")
     if not read:
-        raise _refuse(field, option, "an empty option has nothing to score")
+        raise _refuse(field, option, "it is empty")
     return read
 
 

@@ -31,7 +31,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from radixflow_sdk.types import ScoredCandidate
+    from radixflow_sdk.types import GeneratedBranch, ScoredCandidate
 
 
 class RadixFlowError(Exception):
@@ -196,8 +196,9 @@ class PartialGroupError(RadixFlowError):
     Attributes:
         candidates: The finished candidates, in the order of ``options``. They have no
             probability: that needs all of them.
-        failures: One error for each option without a score, in the order of
-            ``options``.
+        branches: Of `generate_branches`, the finished branches, in the order given.
+        failures: One error for each option without a score, or branch without a text,
+            in the order given.
         request_id: ``X-Request-ID`` of the last request of the group, where known.
         group_id: The group.
 
@@ -209,12 +210,14 @@ class PartialGroupError(RadixFlowError):
         message: str,
         *,
         candidates: tuple[ScoredCandidate, ...] = (),
+        branches: tuple[GeneratedBranch, ...] = (),
         failures: tuple[BranchError, ...] = (),
         request_id: str | None = None,
         group_id: str | None = None,
     ) -> None:
         super().__init__(message)
         self.candidates = candidates
+        self.branches = branches
         self.failures = failures
         self.request_id = request_id
         self.group_id = group_id

@@ -137,6 +137,7 @@ class RadixFlow:
         InvalidInputError: A setting is not usable.
     """
 
+    generate_branches = _blocks(RadixFlowClient.generate_branches)
     run = _blocks(RadixFlowClient.run)
     score_all = _blocks(RadixFlowClient.score_all)
     score_candidates = _blocks(RadixFlowClient.score_candidates)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Scoring: TypeAlias = Literal["likelihood", "label"]
 Normalize: TypeAlias = Literal["sum", "mean", "char", "byte", "pmi", "label"]
-Route: TypeAlias = Literal["branches", "trie", "echo"]
+Route: TypeAlias = Literal["branches", "trie", "echo", "completions"]
 RouteChoice: TypeAlias = Literal["auto", "branches", "trie", "echo"]
 Partial: TypeAlias = Literal["raise", "return"]
 Document: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, str]]
@@ -34,6 +34,7 @@ Label: TypeAlias = str | int
 
 MAX_BRANCHES = 4096
 MAX_LABELS = 64
+MAX_STOPS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,6 +309,63 @@ class LetterResult:
         return self.choices[0]
 
 
+# --- branches that go on ----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratedBranch:
+    """One branch, and what the model wrote after it.
+
+    Attributes:
+        index: Position in ``branches``.
+        branch: The branch as given; None for one given as token ids.
+        text: What was generated, without the stop text.
+        finish_reason: ``stop`` (a stop text, or the model's own end), ``length``
+            (``max_tokens`` or the model's length), or another word of the server's.
+        prompt_tokens: Tokens of document and branch.
+        generated_tokens: Tokens of ``text``, and of the end where there is one.
+        request_id: The server's id of the branch.
+    """
+
+    index: int
+    branch: str | None
+    text: str
+    finish_reason: str
+    prompt_tokens: int
+    generated_tokens: int
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationResult:
+    """What was generated after each branch of one document.
+
+    Attributes:
+        branches: In the order given.
+        group_id: The group, as the server's log and metrics name it.
+        request_id: ``X-Request-ID`` of the group's last request.
+        model: The model that wrote.
+        shared_tokens: Tokens that all prompts begin with, as the server was told; 0
+            where that was not known.
+        prompt_tokens: Over all branches. How many came from the prefix cache, such
+            answers do not tell.
+        generated_tokens: Over all branches.
+        elapsed: Seconds from call to result, waiting for a free connection included.
+        failures: With ``partial="return"``, one error for each branch without a text;
+            `branches` are then the others alone.
+    """
+
+    branches: tuple[GeneratedBranch, ...]
+    group_id: str
+    request_id: str
+    model: str
+    shared_tokens: int
+    prompt_tokens: int
+    generated_tokens: int
+    elapsed: float
+    failures: tuple[BranchError, ...] = ()
+
+
 # --- many groups -----------------------------------------------------------------
 
 
@@ -481,6 +539,17 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How a branch goes on; the fields are those of ``generate_branches``."""
+
+    max_tokens: int = 64
+    temperature: float = 0.0
+    top_p: float = 1.0
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BranchRequest:
     """One ``POST /v1/branches``: a group, or what is missing of it.
 
@@ -494,6 +563,7 @@ class BranchRequest:
         group_id: The same for every request of a group.
         cache_salt: Isolates the prefix cache.
         request_id: New for every request.
+        sampling: How branches go on; None: they are scored.
         session_id: The same for every request about one document, see `_hints`.
         extra_headers: Sent as they are.
         extra_body: Added to the body as it is.
@@ -508,6 +578,7 @@ class BranchRequest:
     group_id: str
     cache_salt: str | None
     request_id: str
+    sampling: Sampling | None = None
     session_id: str = ""
     extra_headers: Mapping[str, str] = field(default_factory=dict, hash=False)
     extra_body: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -537,17 +608,18 @@ class Plan:
 
     def __post_init__(self) -> None:
         request = self.request
+        named = "options" if request.sampling is None else "branches"
         if not self.options:
             raise InvalidInputError(
-                "options is empty; give at least one option.",
-                field="options",
+                f"{named} is empty; give at least one.",
+                field=named,
                 value=self.options,
             )
         if len(self.options) > MAX_BRANCHES:
             raise InvalidInputError(
-                f"options has {len(self.options)} entries; a group takes at most "
+                f"{named} has {len(self.options)} entries; a group takes at most "
                 f"{MAX_BRANCHES}, so split it.",
-                field="options",
+                field=named,
                 value=len(self.options),
             )
         if not request.document and not request.question:
@@ -662,4 +734,18 @@ class GroupCompleted:
     usage: GroupUsage
 
 
-BranchEvent: TypeAlias = GroupStarted | BranchResult | BranchFailed | GroupCompleted
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchText:
+    """A branch that went on has ended: its text, and its cost."""
+
+    index: int
+    request_id: str
+    text: str
+    finish_reason: str
+    prompt_tokens: int
+    generated_tokens: int
+
+
+BranchEvent: TypeAlias = (
+    GroupStarted | BranchResult | BranchText | BranchFailed | GroupCompleted
+)

@@ -2,10 +2,10 @@
 
 `_base` the contract · `_groups` one ``POST /v1/branches`` · `_wire` its messages ·
 `_ndjson` its lines · `_completions` a server without the plug-in, `_reads` its rows,
-`_boundary` its tokens · `_routes` which of the two · `_http` one server · `_pool` its
-connections · `_retry` what is missing, sent again · `_replicas` which server ·
-`_errors` the wall where foreign exceptions become ours. It must not know templates,
-scores or rankings.
+`_boundary` its tokens · `_generate` branches that go on · `_routes` which of them ·
+`_http` one server · `_pool` its connections · `_retry` what is missing, sent again ·
+`_replicas` which server · `_errors` the wall where foreign exceptions become ours. It
+must not know templates, scores or rankings.
 """
 
 from radixflow_sdk._transport._base import Emit, Transport

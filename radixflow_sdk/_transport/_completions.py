@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from typing import Any, Literal
+
+import httpx
 
 from radixflow_sdk._transport._boundary import Encoded, Encoder, Ids, encode_group
 from radixflow_sdk._transport._http import Http
@@ -36,6 +38,7 @@ from radixflow_sdk.types import (
     GroupStarted,
     GroupUsage,
     LabelScore,
+    Message,
     TokenScore,
     Usage,
 )
@@ -83,7 +86,7 @@ class CompletionsTransport:
         Raises:
             APIError: A request failed.
         """
-        call = _Call(self._http, request)
+        call = Call(self._http, request)
         encoder = await self._encoder(call)
         route = self._route or await self._probe(call, encoder)
         encoded = await encode_group(request, encoder)
@@ -113,7 +116,7 @@ class CompletionsTransport:
         """Close the connections, unless they belong to the caller's client."""
         await self._http.aclose()
 
-    async def _encoder(self, call: _Call) -> Encoder:
+    async def _encoder(self, call: Call) -> Encoder:
         model = call.request.model
         if model not in self._encoders:
             plain, longest = await call.tokens("a")
@@ -130,7 +133,7 @@ class CompletionsTransport:
         known = self._encoders[model]
         return Encoder(call.encode, known.prefix, known.longest)
 
-    async def _probe(self, call: _Call, encoder: Encoder) -> Literal["trie", "echo"]:
+    async def _probe(self, call: Call, encoder: Encoder) -> Literal["trie", "echo"]:
         """Whether the server gives the rows of chosen tokens: asked once."""
         wanted = [0, 1]
         prompt = (await encoder.whole("a"))[-1:]
@@ -143,7 +146,10 @@ class CompletionsTransport:
         return found
 
 
-class _Call:
+_JSON: Mapping[str, str] = {"Content-Type": "application/json"}
+
+
+class Call:
     """The requests of one group.
 
     Attributes:
@@ -176,15 +182,36 @@ class _Call:
         body = {"prompt": text, "add_special_tokens": special}
         return read_tokens(await self._post("/tokenize", body))
 
-    async def _post_completions(self, body: Mapping[str, Any]) -> bytes:
-        salt = self.request.cache_salt
-        salted = {} if salt is None else {"cache_salt": salt}
-        return await self._post(
+    async def rendered(self, messages: Sequence[Message]) -> Ids:
+        """Token ids of a chat, with the prompt for its next message."""
+        spelled = [{"role": m.role, "content": m.content} for m in messages]
+        return read_tokens(await self._post("/tokenize", {"messages": spelled}))[0]
+
+    def completing(
+        self, body: Mapping[str, Any]
+    ) -> AbstractAsyncContextManager[httpx.Response]:
+        """A completion whose answer is read as it comes."""
+        content, headers = self._letter(self._salted(body))
+        return self._http.open(
+            "POST",
             "/v1/completions",
-            {**_PLAIN, **salted, **body, **self.request.extra_body},
+            headers={**_JSON, "Accept": "text/event-stream", **headers},
+            content=content,
+            group_id=self.request.group_id,
         )
 
+    async def _post_completions(self, body: Mapping[str, Any]) -> bytes:
+        return await self._post("/v1/completions", self._salted({**_PLAIN, **body}))
+
     async def _post(self, path: str, body: Mapping[str, Any]) -> bytes:
+        return await self._http.post(path, *self._letter(body))
+
+    def _salted(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        salt = self.request.cache_salt
+        salted = {} if salt is None else {"cache_salt": salt}
+        return {**salted, **body, **self.request.extra_body}
+
+    def _letter(self, body: Mapping[str, Any]) -> tuple[bytes, Mapping[str, str]]:
         request = self.request
         headers = {
             # Two requests of one name at a time would be one to the engine.
@@ -195,11 +222,11 @@ class _Call:
         self._sent += 1
         whole = {"model": request.model, **body}
         content = json.dumps(whole, ensure_ascii=False, allow_nan=False).encode()
-        return await self._http.post(path, content, headers)
+        return content, headers
 
 
 async def _read(
-    call: _Call, trie: Trie, count: int
+    call: Call, trie: Trie, count: int
 ) -> AsyncGenerator[tuple[int, list[Row]], None]:
     """Each branch with its rows, as soon as they are in."""
     left = list(range(count))
@@ -218,7 +245,7 @@ async def _read(
 
 
 async def _echoed(
-    call: _Call, prompts: Sequence[Prompt]
+    call: Call, prompts: Sequence[Prompt]
 ) -> AsyncGenerator[tuple[int, list[Row]], None]:
     for index, prompt in enumerate(prompts):
         rows = await call.echo(prompt.tokens)

@@ -31,6 +31,7 @@ from radixflow_sdk.types import (
     BranchFailed,
     BranchRequest,
     BranchResult,
+    BranchText,
     GroupCompleted,
     GroupStarted,
     GroupUsage,
@@ -217,6 +218,11 @@ class _Progress:
         else:
             if isinstance(event, BranchResult):
                 self._open.append(event.usage)
+            elif isinstance(event, BranchText):
+                spent = event.prompt_tokens
+                self._open.append(
+                    Usage(prompt_tokens=spent, cached_tokens=0, computed_tokens=spent)
+                )
             if not isinstance(event, GroupStarted):
                 self.missing.pop(event.index, None)
             yield event

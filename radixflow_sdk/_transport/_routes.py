@@ -13,6 +13,7 @@ from contextlib import aclosing
 from radixflow_sdk._config import Settings
 from radixflow_sdk._transport._base import Transport
 from radixflow_sdk._transport._completions import CompletionsTransport
+from radixflow_sdk._transport._generate import GenerationTransport
 from radixflow_sdk._transport._groups import HTTPTransport
 from radixflow_sdk._transport._pool import HTTPClient
 from radixflow_sdk._transport._replicas import Replicas
@@ -78,6 +79,41 @@ class Routes:
         await self._completions.aclose()
 
 
+class Kinds:
+    """Sends what generates one way, and what scores another, to the same server.
+
+    Args:
+        scoring: For groups that are scored.
+        generating: For groups that go on.
+    """
+
+    def __init__(self, scoring: Transport, generating: Transport) -> None:
+        self._scoring = scoring
+        self._generating = generating
+
+    async def models(self) -> tuple[str, ...]:
+        """Names of the served models.
+
+        Raises:
+            APIError: The server could not be asked.
+        """
+        return await self._scoring.models()
+
+    def stream(self, request: BranchRequest) -> AsyncGenerator[BranchEvent, None]:
+        """Send one request; yield its events as they come.
+
+        Raises:
+            APIError: The request failed.
+        """
+        kind = self._scoring if request.sampling is None else self._generating
+        return kind.stream(request)
+
+    async def aclose(self) -> None:
+        """Close both; they share their connections."""
+        await self._scoring.aclose()
+        await self._generating.aclose()
+
+
 def connect(settings: Settings, *, http_client: HTTPClient | None = None) -> Transport:
     """A transport to the server, or to all of the servers, by the settings' route.
 
@@ -96,8 +132,11 @@ def _one(
     settings: Settings, *, http_client: HTTPClient | None, base_url: str
 ) -> Transport:
     branches = HTTPTransport(settings, http_client=http_client, base_url=base_url)
+    scoring: Transport
     if settings.route == "branches":
-        return branches
-    if settings.route == "auto":
-        return Routes(branches, CompletionsTransport(branches.http))
-    return CompletionsTransport(branches.http, route=settings.route)
+        scoring = branches
+    elif settings.route == "auto":
+        scoring = Routes(branches, CompletionsTransport(branches.http))
+    else:
+        scoring = CompletionsTransport(branches.http, route=settings.route)
+    return Kinds(scoring, GenerationTransport(branches.http))

@@ -29,6 +29,7 @@ from anyio.from_thread import start_blocking_portal
 from radixflow_sdk.exceptions import BranchError
 from radixflow_sdk.testing._scores import Scores, share, token
 from radixflow_sdk.testing._socket import listen
+from radixflow_sdk.testing._texts import Texts
 
 _Scope: TypeAlias = MutableMapping[str, Any]
 _Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -81,7 +82,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakeRequest:
-    """One ``POST /v1/branches`` as it came in.
+    """One request for branches, or for completions, as it came in.
 
     Attributes:
         headers: Names in lower case.
@@ -114,6 +115,8 @@ class FakeServer:
         faults: One for each coming request, in order; None for a request that goes
             well. After the last one all do. The list may be added to at any time.
         model: The name of the served model.
+        texts: For each branch of `generate_branches` what is written after it; others
+            get made-up words. The longest one that a prompt ends with counts.
         api_key: Asked for where it is given.
         delay: Seconds before each branch.
         scheduler: The scheduler that ``/v1/radixflow/stats`` names.
@@ -121,7 +124,7 @@ class FakeServer:
             this server heeds, and ``match_unit``.
 
     Attributes:
-        requests: The last 1,000 requests for branches.
+        requests: The last 1,000 requests for branches and completions.
         faults: What is still to go wrong.
         running: Groups under way now.
         aborted: Groups that ended because their client went away.
@@ -134,6 +137,7 @@ class FakeServer:
         default: float | None = None,
         faults: Sequence[Fault | None] = (),
         model: str = "fake",
+        texts: Mapping[str | tuple[int, ...], str] | None = None,
         api_key: str | None = None,
         delay: float = 0.0,
         scheduler: str = "RadixFlowScheduler",
@@ -144,6 +148,7 @@ class FakeServer:
         self.running = 0
         self.aborted = 0
         self._scores = Scores(scores, default=default)
+        self._texts = Texts(texts)
         self._model = model
         self._api_key = api_key
         self._delay = delay
@@ -197,6 +202,10 @@ class FakeServer:
                 await _answer(send, 200, self._stats())
             case "POST", "/v1/branches":
                 await self._branches(headers, body, send)
+            case "POST", "/v1/completions":
+                await self._completions(headers, body, send)
+            case "POST", "/tokenize":
+                await _answer(send, 200, {"tokens": _encode(json.loads(body))})
             case _:
                 await _refuse(send, 404, "not_found", "no such path")
 
@@ -204,12 +213,8 @@ class FakeServer:
         self, headers: Mapping[str, str], raw: bytes, send: _Send
     ) -> None:
         body = {**_DEFAULTS, **json.loads(raw)}
-        self.requests.append(FakeRequest(headers=headers, body=body))
-        fault = (self.faults.popleft() if self.faults else None) or Fault()
-        if fault.status is not None:
-            await _refuse(
-                send, fault.status, fault.code, "as told", headers=fault.headers
-            )
+        fault = await self._note(headers, body, send)
+        if fault is None:
             return
         if unknown := body.keys() - _DEFAULTS.keys():
             name = min(unknown)
@@ -218,23 +223,82 @@ class FakeServer:
         if body["model"] not in (None, self._model):
             await _refuse(send, 404, "model_not_found", f"served is {self._model}")
             return
-        await _start(send, 200, "application/x-ndjson")
+        lines = self._lines(body, headers.get("x-request-id", "req-fake"), fault)
+        await self._say(send, "application/x-ndjson", b"%s\n", lines)
+
+    async def _completions(
+        self, headers: Mapping[str, str], raw: bytes, send: _Send
+    ) -> None:
+        body = json.loads(raw)
+        fault = await self._note(headers, body, send)
+        if fault is None:
+            return
+        if not body.get("stream") or not isinstance(body.get("prompt"), list):
+            await _refuse(send, 400, "fake", "here completions generate, as a stream")
+        else:
+            chunks = self._chunks(body, fault)
+            await self._say(send, "text/event-stream", b"data: %s\n\n", chunks)
+
+    async def _note(
+        self, headers: Mapping[str, str], body: Mapping[str, Any], send: _Send
+    ) -> Fault | None:
+        """What goes wrong with a request; None where it has been refused."""
+        self.requests.append(FakeRequest(headers=headers, body=body))
+        fault = (self.faults.popleft() if self.faults else None) or Fault()
+        if fault.status is None:
+            return fault
+        await _refuse(send, fault.status, fault.code, "as told", headers=fault.headers)
+        return None
+
+    async def _say(
+        self,
+        send: _Send,
+        kind: str,
+        frame: bytes,
+        lines: AsyncGenerator[dict[str, Any] | str, None],
+    ) -> None:
+        await _start(send, 200, kind)
         self.running += 1
         finished = False
         try:
-            lines = self._lines(body, headers.get("x-request-id", "req-fake"), fault)
             async with aclosing(lines):
                 async for line in lines:
-                    await _write(send, json.dumps(line).encode() + b"\n")
+                    text = line if isinstance(line, str) else json.dumps(line)
+                    await _write(send, frame % text.encode())
             await _end(send)
             finished = True
         finally:
             self.running -= 1
             self.aborted += not finished
 
+    async def _chunks(
+        self, body: Mapping[str, Any], fault: Fault
+    ) -> AsyncGenerator[dict[str, Any] | str, None]:
+        """A streamed completion: each prompt's text in two pieces."""
+        for index, prompt in enumerate(body["prompt"]):
+            if index == fault.cut_after:
+                return
+            if delay := fault.delay or self._delay:
+                await anyio.sleep(delay)
+            if index in fault.fail:
+                yield {"error": {"message": "as told", "code": 500}}
+                break
+            key = prompt if isinstance(prompt, str) else tuple(prompt)
+            written = self._texts.after_prompt(key, body["max_tokens"])
+            words = prompt.split() if isinstance(prompt, str) else prompt
+            half = len(written.text) // 2
+            for text, reason, tokens in (
+                (written.text[:half], None, written.tokens // 2),
+                (written.text[half:], written.finish_reason, written.tokens),
+            ):
+                choice = {"index": index, "text": text, "finish_reason": reason}
+                usage = {"prompt_tokens": len(words), "completion_tokens": tokens}
+                yield {"choices": [choice], "usage": usage}
+        yield "[DONE]"
+
     async def _lines(
         self, body: Mapping[str, Any], request_id: str, fault: Fault
-    ) -> AsyncGenerator[dict[str, Any], None]:
+    ) -> AsyncGenerator[dict[str, Any] | str, None]:
         context = _text(body["document"]) + (body.get("question") or "")
         tokens = len(context.split())
         unit = self._settings["match_unit"]
@@ -335,6 +399,13 @@ def _text(document: Mapping[str, Any]) -> str:
     if "token_ids" in document:
         return " ".join(map(str, document["token_ids"]))
     return " ".join(f"{m['role']}: {m['content']}" for m in document["messages"])
+
+
+def _encode(body: Mapping[str, Any]) -> list[int]:
+    """Words as token ids."""
+    text = body["prompt"] if "prompt" in body else _text(body)
+    digests = (hashlib.blake2b(w.encode(), digest_size=3) for w in text.split())
+    return [int.from_bytes(digest.digest()) for digest in digests]
 
 
 async def _read(receive: _Receive) -> bytes:

@@ -6,15 +6,18 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from radixflow_sdk.exceptions import BranchError, RadixFlowError
 from radixflow_sdk.testing._scores import Scores, share, token
+from radixflow_sdk.testing._texts import Texts
 from radixflow_sdk.types import (
     Branch,
     BranchEvent,
     BranchFailed,
     BranchRequest,
     BranchResult,
+    BranchText,
     GroupCompleted,
     GroupStarted,
     GroupUsage,
+    Sampling,
     Usage,
 )
 
@@ -41,6 +44,9 @@ class FakeTransport:
         default: For options that are not in the table.
         errors: Raised in this order, one a request, before the first answer.
         model: The name of the served model.
+        texts: For each branch of `generate_branches` what is written after it, by its
+            text or its token ids as a tuple; others get made-up words. A token is a
+            word between blanks.
 
     Attributes:
         requests: What was sent, in order.
@@ -54,10 +60,12 @@ class FakeTransport:
         default: float = -1.0,
         errors: Sequence[RadixFlowError] = (),
         model: str = "fake",
+        texts: Mapping[str | tuple[int, ...], str] | None = None,
     ) -> None:
         self.requests: list[BranchRequest] = []
         self.closed = False
         self._scores = Scores(scores, default=default)
+        self._texts = Texts(texts)
         self._errors = list(errors)
         self._model = model
 
@@ -74,15 +82,20 @@ class FakeTransport:
         self.requests.append(request)
         if self._errors:
             raise self._errors.pop(0)
+        sampling = request.sampling
         yield GroupStarted(
             group_id=request.group_id,
             request_id=request.request_id,
             model=request.model or self._model,
             document_tokens=8,
             shared_tokens=8,
+            route="branches" if sampling is None else "completions",
         )
         for branch in request.branches:
-            yield self._answer(branch, request)
+            if sampling is None:
+                yield self._answer(branch, request)
+            else:
+                yield self._text(branch, request, sampling)
         count = len(request.branches)
         yield GroupCompleted(
             usage=GroupUsage(
@@ -97,6 +110,19 @@ class FakeTransport:
     async def aclose(self) -> None:
         """Note that the client has closed it."""
         self.closed = True
+
+    def _text(
+        self, branch: Branch, request: BranchRequest, sampling: Sampling
+    ) -> BranchText:
+        written = self._texts.after(branch.content, sampling.max_tokens)
+        return BranchText(
+            index=branch.index,
+            request_id=f"{request.request_id}-{branch.index}",
+            text=written.text,
+            finish_reason=written.finish_reason,
+            prompt_tokens=_USAGE.prompt_tokens,
+            generated_tokens=written.tokens,
+        )
 
     def _answer(self, branch: Branch, request: BranchRequest) -> BranchEvent:
         score = self._scores.of(branch.content)

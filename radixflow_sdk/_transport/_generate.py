@@ -1,0 +1,288 @@
+"""Branches that go on: text generated after one document, by ``/v1/completions``.
+
+``POST /v1/branches`` reads log-probabilities and generates nothing, so these groups
+take vLLM's own route: one streamed request for many prompts, with the ordinary prefix
+cache, and hints that name the group and its shared boundary. A server that does not
+know hints ignores them. This room must not retry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import httpx
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from radixflow_sdk._hints import write_hints
+from radixflow_sdk._transport._boundary import Ids
+from radixflow_sdk._transport._completions import Call
+from radixflow_sdk._transport._http import Http
+from radixflow_sdk._transport._ndjson import read_lines
+from radixflow_sdk._transport._reads import MOST_ROWS
+from radixflow_sdk._transport._wire import read_models
+from radixflow_sdk.exceptions import (
+    APIStatusError,
+    InvalidResponseError,
+    StreamBrokenError,
+)
+from radixflow_sdk.types import (
+    BranchEvent,
+    BranchRequest,
+    BranchText,
+    GroupCompleted,
+    GroupStarted,
+    GroupUsage,
+    Message,
+    Sampling,
+)
+
+Prompt = str | Ids
+
+_MOST_SIZE = 4 * 2**20
+"""Characters, or token ids, of prompts in one request; one prompt may have more."""
+_MOST_TEXT = 16 * 2**20
+"""Characters that one branch may be answered with."""
+
+
+class GenerationTransport:
+    """Generates through the completions that every vLLM server has.
+
+    Args:
+        http: The server.
+    """
+
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    async def models(self) -> tuple[str, ...]:
+        """Names of the served models (``GET /v1/models``).
+
+        Raises:
+            APIError: The server could not be asked.
+        """
+        return read_models(await self._http.get("/v1/models"))
+
+    async def stream(self, request: BranchRequest) -> AsyncGenerator[BranchEvent, None]:
+        """Generate one group; yield each branch as it ends.
+
+        Raises:
+            APIError: A request failed.
+        """
+        call = Call(self._http, request)
+        prompts, shared = await _encode(call)
+        yield GroupStarted(
+            group_id=request.group_id,
+            request_id=request.request_id,
+            model=request.model or "",
+            document_tokens=shared,
+            shared_tokens=shared,
+            route="completions",
+        )
+        spent = 0
+        for first, pack in _packs(prompts):
+            async with aclosing(_generate(call, pack, shared)) as texts:
+                async for place, text in texts:
+                    index = request.branches[first + place].index
+                    spent += text.prompt_tokens
+                    yield BranchText(
+                        index=index,
+                        request_id=f"{request.request_id}-{index}",
+                        text=text.text,
+                        finish_reason=text.finish_reason,
+                        prompt_tokens=text.prompt_tokens,
+                        generated_tokens=text.tokens,
+                    )
+        yield GroupCompleted(
+            usage=GroupUsage(
+                prompt_tokens=spent,
+                cached_tokens=0,
+                computed_tokens=spent,
+                producer_tokens=0,
+                rounds=None,
+            )
+        )
+
+    async def aclose(self) -> None:
+        """Close the connections, unless they belong to the caller's client."""
+        await self._http.aclose()
+
+
+# --- prompts ----------------------------------------------------------------------
+
+
+async def _encode(call: Call) -> tuple[list[Prompt], int]:
+    """Each branch's prompt, and how many tokens they all begin with (0: unknown)."""
+    request = call.request
+    document, contents = request.document, [b.content for b in request.branches]
+    if isinstance(document, str):
+        texts = [text for text in contents if isinstance(text, str)]
+        if len(texts) == len(contents):
+            return [document + t for t in texts], await _length(call, document)
+        ids, _ = await call.tokens(document, special=True)
+    elif document and isinstance(document[0], Message):
+        chats = [
+            await call.rendered([*document, Message(role="user", content=str(content))])
+            for content in contents
+        ]
+        return list(chats), _common(chats)
+    else:
+        ids = tuple(token for token in document if isinstance(token, int))
+    joined: list[Prompt] = []
+    for content in contents:
+        own = await call.encode(content) if isinstance(content, str) else content
+        joined.append((*ids, *own))
+    return joined, len(ids)
+
+
+async def _length(call: Call, document: str) -> int:
+    """Tokens of the document: only a hint, so not knowing them is no error."""
+    with suppress(APIStatusError, InvalidResponseError):
+        if len(call.request.branches) > 1:
+            return len((await call.tokens(document, special=True))[0])
+    return 0
+
+
+def _common(prompts: Sequence[Ids]) -> int:
+    low, high = min(prompts), max(prompts)
+    pairs = zip(low, high, strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), len(low))
+
+
+def _packs(prompts: Sequence[Prompt]) -> Iterator[tuple[int, list[Prompt]]]:
+    """What goes into one request: the place of its first prompt, and the prompts."""
+    first, pack, size = 0, list[Prompt](), 0
+    for place, prompt in enumerate(prompts):
+        if pack and (len(pack) == MOST_ROWS or size + len(prompt) > _MOST_SIZE):
+            yield first, pack
+            first, pack, size = place, [], 0
+        pack.append(prompt)
+        size += len(prompt)
+    yield first, pack
+
+
+def _body(call: Call, pack: Sequence[Prompt], shared: int) -> Mapping[str, Any]:
+    request, sampling = call.request, call.request.sampling or Sampling()
+    hints = write_hints(
+        request.group_id,
+        role="consumer",
+        branches=len(request.branches),
+        shared_tokens=shared,
+    )
+    return {
+        "prompt": list(pack),
+        "max_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "stop": list(sampling.stop),
+        "seed": sampling.seed,
+        "stream": True,
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        "vllm_xargs": hints,
+    }
+
+
+# --- the stream, read -------------------------------------------------------------
+
+
+class _Read(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class _Choice(_Read):
+    index: Annotated[int, Field(ge=0)]
+    text: str
+    finish_reason: str | None = None
+
+
+class _Usage(_Read):
+    prompt_tokens: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    completion_tokens: Annotated[int, Field(ge=0, lt=2**63)] = 0
+
+
+class _Failure(_Read):
+    message: str = "no reason given"
+
+
+class _Chunk(_Read):
+    choices: list[_Choice] = Field(default_factory=list)
+    usage: _Usage | None = None
+    error: _Failure | None = None
+
+
+@dataclass(slots=True)
+class _Text:
+    """What is known of one branch."""
+
+    text: str = ""
+    finish_reason: str = ""
+    prompt_tokens: int = 0
+    tokens: int = 0
+
+    def take(self, choice: _Choice, usage: _Usage | None) -> bool:
+        """Add one piece; tell whether it was the last."""
+        if self.finish_reason:
+            raise _invalid("goes on with a branch that had ended")
+        self.text += choice.text
+        if len(self.text) > _MOST_TEXT:
+            raise _invalid(f"has more than {_MOST_TEXT} characters for one branch")
+        if usage is not None:
+            self.prompt_tokens = usage.prompt_tokens
+            self.tokens = usage.completion_tokens
+        self.finish_reason = choice.finish_reason or ""
+        return bool(self.finish_reason)
+
+
+async def _generate(
+    call: Call, pack: Sequence[Prompt], shared: int
+) -> AsyncGenerator[tuple[int, _Text], None]:
+    """Each prompt of one request with its text, as soon as it ends."""
+    texts = [_Text() for _ in pack]
+    done = False
+    async with call.completing(_body(call, pack, shared)) as answer:
+        async with aclosing(_chunks(answer)) as chunks:
+            async for chunk in chunks:
+                for choice in chunk.choices:
+                    if choice.index >= len(texts):
+                        raise _invalid(f"has choice {choice.index} of {len(texts)}")
+                    text = texts[choice.index]
+                    if text.take(choice, chunk.usage):
+                        yield choice.index, text
+        done = all(text.finish_reason for text in texts)
+    if not done:
+        raise StreamBrokenError(
+            "The server's answer ended before every branch had; try again."
+        )
+
+
+async def _chunks(answer: httpx.Response) -> AsyncGenerator[_Chunk, None]:
+    """Server-sent events up to ``[DONE]``, read on to the body's end."""
+    over = False
+    async with aclosing(read_lines(answer.aiter_bytes())) as lines:
+        async for line in lines:
+            data = line.strip().removeprefix(b"data:").strip()
+            if over or not data or data.startswith(b":"):
+                continue
+            if data == b"[DONE]":
+                over = True
+                continue
+            try:
+                chunk = _Chunk.model_validate_json(data)
+            except ValidationError as error:
+                first = error.errors(include_url=False, include_input=False)[0]
+                path = ".".join(map(str, first["loc"])) or "whole"
+                raise _invalid(f"is not vLLM's ({path}: {first['msg']})") from None
+            if chunk.error is not None:
+                raise StreamBrokenError(
+                    f"The server ended its answer: {chunk.error.message[:300]}; try "
+                    "again."
+                )
+            yield chunk
+
+
+def _invalid(what: str) -> InvalidResponseError:
+    return InvalidResponseError(
+        f"The server's answer to /v1/completions {what}; serve with vLLM 0.32 or newer."
+    )
