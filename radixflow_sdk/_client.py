@@ -21,8 +21,9 @@ from collections.abc import (
 )
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
 
 import anyio
 
@@ -42,6 +43,7 @@ from radixflow_sdk._hints import session_id
 from radixflow_sdk._many import Outcomes
 from radixflow_sdk._plan import make_generation_plan, make_plan, unconditional_plan
 from radixflow_sdk._prompt import Template
+from radixflow_sdk._tracing import GroupSpan, Tracing
 from radixflow_sdk._transport import HTTPClient, Transport, connect
 from radixflow_sdk._unconditional import Unconditional
 from radixflow_sdk.exceptions import APIError
@@ -62,13 +64,18 @@ from radixflow_sdk.types import (
     Partial,
     Plan,
     Progress,
+    RawResponse,
     RouteChoice,
     ScoredCandidate,
     ScoreResult,
     Scoring,
 )
 
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
 T = TypeVar("T")
+E = TypeVar("E")
 
 logger = logging.getLogger("radixflow")
 
@@ -169,6 +176,8 @@ class RadixFlowClient:
         extra_headers: Mapping[str, str] | None = None,
         extra_body: Mapping[str, Any] | None = None,
         on_event: Callable[[ClientEvent], None] | None = None,
+        on_response: Callable[[RawResponse], None] | None = None,
+        tracing: TracerProvider | bool | None = None,
     ) -> Self:
         """The same client with other options; what is left out stays as it is.
 
@@ -183,6 +192,12 @@ class RadixFlowClient:
             extra_body: Fields added to every group's body, such as ``priority``.
             on_event: Told of every request and group, in the event loop, so it must be
                 quick. What it raises is logged and goes no further.
+            on_response: Told of every HTTP answer to a group once it is over, refusals
+                and cut ones too: status, headers, request id, the bytes that were read.
+                ``on_response=answers.append`` collects them. As quick as ``on_event``.
+            tracing: True, or a ``TracerProvider``: an OpenTelemetry span for each
+                group with a child for each branch, and ``traceparent`` on every
+                request; needs the extra ``otel``. False: none.
 
         Raises:
             InvalidInputError: An option is not usable.
@@ -195,8 +210,12 @@ class RadixFlowClient:
             "extra_headers": extra_headers,
             "extra_body": extra_body,
             "on_event": on_event,
+            "on_response": on_response,
+            "tracing": Tracing(tracing) if tracing else None,
         }
         changes = {name: value for name, value in given.items() if value is not None}
+        if tracing is False:
+            changes["tracing"] = None
         view = copy.copy(self)
         view._options = replace(self._options, **changes)
         return view
@@ -430,7 +449,7 @@ class RadixFlowClient:
             group_id=group_id,
             cache_salt=self._salt(request),
         )
-        return await self._perform(request, _Call(plan, self._emit), finish_texts)
+        return await self._perform(request, self._call(plan), finish_texts)
 
     async def run(self, request: BranchedRequest) -> ScoreResult:
         """Score one group: `score_candidates` for a request that is a value.
@@ -524,7 +543,7 @@ class RadixFlowClient:
     async def _score(
         self, request: BranchedRequest, plan: Plan, sums: Sequence[float] = ()
     ) -> ScoreResult:
-        return await self._perform(request, _Call(plan, self._emit, sums), finish)
+        return await self._perform(request, self._call(plan, sums), finish)
 
     async def _perform(
         self, request: BranchedRequest, call: _Call, finish: Finish[T]
@@ -533,10 +552,10 @@ class RadixFlowClient:
         with call.told():
             try:
                 await self._dispatcher.run(
-                    await self._address(request, call.plan),
+                    await self._address(request, call),
                     total=self._total(request),
                     retry=self._options.retry,
-                    emit=self._emit,
+                    emit=call.emit,
                     take=call.take,
                 )
             except APIError as error:
@@ -565,14 +584,14 @@ class RadixFlowClient:
         self, request: BranchedRequest, plan: Plan
     ) -> AsyncGenerator[ScoredCandidate, None]:
         sums = await self._sums_without_document(request, plan)
-        call = _Call(plan, self._emit, sums)
+        call = self._call(plan, sums)
         with call.told():
             try:
                 events = self._dispatcher.events(
-                    await self._address(request, plan),
+                    await self._address(request, call),
                     total=self._total(request),
                     retry=self._options.retry,
-                    emit=self._emit,
+                    emit=call.emit,
                 )
                 async with aclosing(events):
                     async for event in events:
@@ -584,15 +603,23 @@ class RadixFlowClient:
                 call.end(finish, error, keep_partial=False)
             call.end(finish, None, keep_partial=False)
 
-    async def _address(self, request: BranchedRequest, plan: Plan) -> BranchRequest:
+    def _call(self, plan: Plan, sums: Sequence[float] = ()) -> _Call:
+        tracing = self._options.tracing
+        span = None if tracing is None else tracing.group(plan)
+        return _Call(plan, self._emit, sums, span)
+
+    async def _address(self, request: BranchedRequest, call: _Call) -> BranchRequest:
         """The plan's request, with what belongs to this client and not to the call."""
-        model = plan.request.model or await self._ask_model()
+        planned = call.plan.request
+        model = planned.model or await self._ask_model()
+        hook = self._options.on_response
         return replace(
-            plan.request,
+            planned,
             model=model,
-            session_id=session_id(plan.request.cache_salt, model, request.document),
-            extra_headers=self._options.extra_headers,
+            session_id=session_id(planned.cache_salt, model, request.document),
+            extra_headers={**call.headers, **self._options.extra_headers},
             extra_body=self._options.extra_body,
+            on_response=hook and partial(_tell, "on_response", hook),
         )
 
     async def _ask_model(self) -> str:
@@ -636,10 +663,14 @@ class RadixFlowClient:
 
     def _emit(self, event: ClientEvent) -> None:
         if self._options.on_event is not None:
-            try:
-                self._options.on_event(event)
-            except Exception:
-                logger.exception("on_event failed; the call goes on")
+            _tell("on_event", self._options.on_event, event)
+
+
+def _tell(name: str, hook: Callable[[E], None], event: E) -> None:
+    try:
+        hook(event)
+    except Exception:
+        logger.exception("%s failed; the call goes on", name)
 
 
 class _Call:
@@ -649,15 +680,25 @@ class _Call:
         self,
         plan: Plan,
         emit: Callable[[ClientEvent], None],
-        unconditional: Sequence[float] = (),
+        unconditional: Sequence[float],
+        span: GroupSpan | None,
     ) -> None:
         self.plan = plan
+        self.headers: Mapping[str, str] = span.headers if span else {}
+        self._span = span
         self._began = anyio.current_time()
         self._state = _assembly.begin(plan, unconditional=unconditional)
         self._emit = emit
 
     def take(self, event: BranchEvent) -> None:
         self._state = _assembly.fold(self._state, event)
+        if self._span is not None:
+            self._span.saw(event)
+
+    def emit(self, event: ClientEvent) -> None:
+        if self._span is not None:
+            self._span.saw(event)
+        self._emit(event)
 
     def candidates_of(self, result: BranchResult) -> tuple[ScoredCandidate, ...]:
         return _assembly.candidates_of(self._state, result)
@@ -684,7 +725,7 @@ class _Call:
             raise
         finally:
             request = self.plan.request
-            self._emit(
+            self.emit(
                 GroupEnded(
                     group_id=request.group_id,
                     branches=len(request.branches),

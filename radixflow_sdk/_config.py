@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 from urllib.parse import urlsplit
 
+from radixflow_sdk._tracing import Tracing
 from radixflow_sdk.exceptions import InvalidInputError
-from radixflow_sdk.types import ClientEvent, RouteChoice
+from radixflow_sdk.types import ClientEvent, OnResponse, RouteChoice
 
 DEFAULT_BASE_URL = "http://127.0.0.1:8000"
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -130,6 +131,8 @@ class Options:
     extra_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     extra_body: Mapping[str, Any] = field(default_factory=dict, repr=False)
     on_event: Callable[[ClientEvent], None] | None = None
+    on_response: OnResponse | None = None
+    tracing: Tracing | None = None
 
     def __post_init__(self) -> None:
         if self.total is not None:

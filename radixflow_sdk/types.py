@@ -9,7 +9,8 @@ itself. Values are frozen, slotted and hashable.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -511,7 +512,45 @@ class GroupEnded:
     error: BaseException | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawResponse:
+    """One HTTP answer as it came, for ``on_response``.
+
+    Attributes:
+        request_id: ``X-Request-ID``, as the server answered it, else as it was sent.
+        group_id: The group that asked.
+        url: What was asked.
+        status: The HTTP status.
+        headers: Of the answer, names in lower case.
+        body: What was read of it, decoded: all of it, unless it was cut, left early, or
+            is a long error page.
+    """
+
+    request_id: str | None
+    group_id: str | None
+    url: str
+    status: int
+    headers: Mapping[str, str] = field(hash=False, repr=False)
+    body: bytes = field(repr=False)
+
+    @property
+    def events(self) -> tuple[dict[str, Any], ...]:
+        """The objects among the body's whole lines: a group's NDJSON events, unread."""
+        found = []
+        for line in self.body.split(b"\n")[:-1]:
+            try:
+                value = json.loads(line.removeprefix(b"data: "))
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(value, dict):
+                found.append(value)
+        return tuple(found)
+
+
 ClientEvent: TypeAlias = RequestSent | RequestEnded | GroupEnded
+
+
+OnResponse: TypeAlias = Callable[[RawResponse], None]
 
 
 # --- the unit that travels --------------------------------------------------------
@@ -567,6 +606,7 @@ class BranchRequest:
         session_id: The same for every request about one document, see `_hints`.
         extra_headers: Sent as they are.
         extra_body: Added to the body as it is.
+        on_response: Told of every HTTP answer.
     """
 
     model: str | None
@@ -582,6 +622,7 @@ class BranchRequest:
     session_id: str = ""
     extra_headers: Mapping[str, str] = field(default_factory=dict, hash=False)
     extra_body: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    on_response: OnResponse | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,10 +14,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from typing import Any, Literal
 
-import httpx
-
 from radixflow_sdk._transport._boundary import Encoded, Encoder, Ids, encode_group
-from radixflow_sdk._transport._http import Http
+from radixflow_sdk._transport._http import Answer, Http
 from radixflow_sdk._transport._reads import (
     NotALogProbability,
     Prompt,
@@ -189,7 +187,7 @@ class Call:
 
     def completing(
         self, body: Mapping[str, Any]
-    ) -> AbstractAsyncContextManager[httpx.Response]:
+    ) -> AbstractAsyncContextManager[Answer]:
         """A completion whose answer is read as it comes."""
         content, headers = self._letter(self._salted(body))
         return self._http.open(
@@ -198,13 +196,19 @@ class Call:
             headers={**_JSON, "Accept": "text/event-stream", **headers},
             content=content,
             group_id=self.request.group_id,
+            on_response=self.request.on_response,
         )
 
     async def _post_completions(self, body: Mapping[str, Any]) -> bytes:
         return await self._post("/v1/completions", self._salted({**_PLAIN, **body}))
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> bytes:
-        return await self._http.post(path, *self._letter(body))
+        return await self._http.post(
+            path,
+            *self._letter(body),
+            group_id=self.request.group_id,
+            on_response=self.request.on_response,
+        )
 
     def _salted(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         salt = self.request.cache_salt

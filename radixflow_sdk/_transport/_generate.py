@@ -13,13 +13,12 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import httpx
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from radixflow_sdk._hints import write_hints
 from radixflow_sdk._transport._boundary import Ids
 from radixflow_sdk._transport._completions import Call
-from radixflow_sdk._transport._http import Http
+from radixflow_sdk._transport._http import Answer, Http
 from radixflow_sdk._transport._ndjson import read_lines
 from radixflow_sdk._transport._reads import MOST_ROWS
 from radixflow_sdk._transport._wire import read_models
@@ -257,10 +256,10 @@ async def _generate(
         )
 
 
-async def _chunks(answer: httpx.Response) -> AsyncGenerator[_Chunk, None]:
+async def _chunks(answer: Answer) -> AsyncGenerator[_Chunk, None]:
     """Server-sent events up to ``[DONE]``, read on to the body's end."""
     over = False
-    async with aclosing(read_lines(answer.aiter_bytes())) as lines:
+    async with aclosing(read_lines(answer.chunks())) as lines:
         async for line in lines:
             data = line.strip().removeprefix(b"data:").strip()
             if over or not data or data.startswith(b":"):

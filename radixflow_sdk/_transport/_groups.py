@@ -10,10 +10,8 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
 
-import httpx
-
 from radixflow_sdk._config import Settings
-from radixflow_sdk._transport._http import Http
+from radixflow_sdk._transport._http import Answer, Http
 from radixflow_sdk._transport._ndjson import read_lines
 from radixflow_sdk._transport._pool import HTTPClient
 from radixflow_sdk._transport._wire import (
@@ -82,8 +80,9 @@ class HTTPTransport:
                 headers=headers,
                 content=write_request(request),
                 group_id=request.group_id,
-            ) as response,
-            aclosing(_read_events(response, request)) as events,
+                on_response=request.on_response,
+            ) as answer,
+            aclosing(_read_events(answer, request)) as events,
         ):
             async for event in events:
                 yield event
@@ -94,7 +93,7 @@ class HTTPTransport:
 
 
 async def _read_events(
-    response: httpx.Response, request: BranchRequest
+    answer: Answer, request: BranchRequest
 ) -> AsyncGenerator[BranchEvent, None]:
     """Events in the wire's order; the last one once the body has ended.
 
@@ -103,7 +102,7 @@ async def _read_events(
     """
     started = False
     completed: GroupCompleted | None = None
-    async with aclosing(read_lines(response.aiter_bytes())) as lines:
+    async with aclosing(read_lines(answer.chunks())) as lines:
         async for line in lines:
             event = read_event(line, request)
             if event is None:

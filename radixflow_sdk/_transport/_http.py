@@ -6,7 +6,7 @@ an error, and one of unexpected size too. This room must not know the wire.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import httpx
@@ -15,11 +15,41 @@ from radixflow_sdk._config import Settings
 from radixflow_sdk._transport._errors import Wall, status_error
 from radixflow_sdk._transport._pool import HTTPClient, Pool
 from radixflow_sdk.exceptions import InvalidResponseError
+from radixflow_sdk.types import OnResponse, RawResponse
 
 # An error body is for people; a stray answer of gigabytes is not read to its end.
 _MAX_ERROR_BYTES = 64 * 2**10
 # The rows of a prompt of 100,000 tokens, as vLLM's completions spell them: about 20 MB.
 _MAX_BYTES = 64 * 2**20
+
+
+class Answer:
+    """An answer's body, read once.
+
+    Args:
+        found: httpx's answer.
+        keep: Whether to keep what is read.
+
+    Attributes:
+        kept: What was read.
+    """
+
+    def __init__(self, found: httpx.Response, *, keep: bool) -> None:
+        self.kept = bytearray()
+        self._chunks = found.aiter_bytes()
+        self._keep = keep
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it comes, decoded."""
+        return self if self._keep else self._chunks
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        chunk = await anext(self._chunks)
+        self.kept += chunk
+        return chunk
 
 
 class Http:
@@ -52,8 +82,17 @@ class Http:
         headers: Mapping[str, str],
         content: bytes | None = None,
         group_id: str | None = None,
-    ) -> AsyncGenerator[httpx.Response, None]:
+        on_response: OnResponse | None = None,
+    ) -> AsyncGenerator[Answer, None]:
         """An answer of status 200, its body unread.
+
+        Args:
+            method: HTTP's.
+            path: Where on the server.
+            headers: Sent, with the key.
+            content: The body to send.
+            group_id: For errors.
+            on_response: Told of the answer, whatever its status, once it is over.
 
         Raises:
             APIError: There is none, or it breaks while it is read.
@@ -65,18 +104,33 @@ class Http:
         with wall.guard():
             async with (
                 self._pool.client() as client,
-                client.stream(method, url, content=content, headers=headers) as answer,
+                client.stream(method, url, content=content, headers=headers) as found,
             ):
-                if answer.status_code != 200:
-                    raise status_error(
-                        answer.status_code,
-                        answer.headers,
-                        await _read(answer, _MAX_ERROR_BYTES),
-                        url=url,
-                        api_key=self._api_key,
-                    )
-                wall.started = True
-                yield answer
+                answer = Answer(found, keep=on_response is not None)
+                try:
+                    if found.status_code != 200:
+                        raise status_error(
+                            found.status_code,
+                            found.headers,
+                            await _read(answer, _MAX_ERROR_BYTES),
+                            url=url,
+                            api_key=self._api_key,
+                        )
+                    wall.started = True
+                    yield answer
+                finally:
+                    if on_response is not None:
+                        on_response(
+                            RawResponse(
+                                request_id=found.headers.get("x-request-id")
+                                or headers.get("X-Request-ID"),
+                                group_id=group_id,
+                                url=url,
+                                status=found.status_code,
+                                headers=dict(found.headers),
+                                body=bytes(answer.kept),
+                            )
+                        )
 
     async def get(self, path: str) -> bytes:
         """The body of a ``GET``.
@@ -88,7 +142,13 @@ class Http:
             return await _read_whole(it, path)
 
     async def post(
-        self, path: str, content: bytes, headers: Mapping[str, str]
+        self,
+        path: str,
+        content: bytes,
+        headers: Mapping[str, str],
+        *,
+        group_id: str | None = None,
+        on_response: OnResponse | None = None,
     ) -> bytes:
         """The body that answers a ``POST`` of JSON.
 
@@ -100,7 +160,14 @@ class Http:
             "Content-Type": "application/json",
             **headers,
         }
-        async with self.open("POST", path, headers=headers, content=content) as it:
+        async with self.open(
+            "POST",
+            path,
+            headers=headers,
+            content=content,
+            group_id=group_id,
+            on_response=on_response,
+        ) as it:
             return await _read_whole(it, path)
 
     async def aclose(self) -> None:
@@ -108,7 +175,7 @@ class Http:
         await self._pool.aclose()
 
 
-async def _read_whole(answer: httpx.Response, path: str) -> bytes:
+async def _read_whole(answer: Answer, path: str) -> bytes:
     body = await _read(answer, _MAX_BYTES)
     if len(body) > _MAX_BYTES:
         raise InvalidResponseError(
@@ -118,10 +185,10 @@ async def _read_whole(answer: httpx.Response, path: str) -> bytes:
     return body
 
 
-async def _read(answer: httpx.Response, most: int) -> bytes:
+async def _read(answer: Answer, most: int) -> bytes:
     """The body, or a little more than ``most`` bytes of it."""
     body = bytearray()
-    async for chunk in answer.aiter_bytes():
+    async for chunk in answer.chunks():
         body += chunk
         if len(body) > most:
             break

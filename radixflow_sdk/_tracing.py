@@ -1,0 +1,150 @@
+"""OpenTelemetry spans: one a group, a child for each branch, ``traceparent`` sent on.
+
+The only importer of opentelemetry's API (extra ``otel``), and only when asked: without
+``tracing`` nothing here runs. Spans carry ids, counts and error names, and never a
+text. This room must not configure exporters.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from radixflow_sdk.exceptions import InvalidInputError
+from radixflow_sdk.types import (
+    BranchEvent,
+    BranchFailed,
+    BranchResult,
+    BranchText,
+    ClientEvent,
+    GroupEnded,
+    GroupStarted,
+    Plan,
+    RequestEnded,
+    RequestSent,
+)
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer, TracerProvider
+
+
+class Tracing:
+    """Makes spans.
+
+    Args:
+        provider: Where they go; True: where opentelemetry's own settings say.
+
+    Raises:
+        InvalidInputError: The package is missing, or this is no tracer provider.
+    """
+
+    def __init__(self, provider: TracerProvider | bool) -> None:
+        try:
+            from opentelemetry import trace
+        except ModuleNotFoundError:
+            raise InvalidInputError(
+                f"tracing is {provider!r}, and opentelemetry-api is not installed; pip "
+                "install 'radixflow-sdk[otel]'.",
+                field="tracing",
+                value=provider,
+            ) from None
+        chosen: Any = trace.get_tracer_provider() if provider is True else provider
+        if not hasattr(chosen, "get_tracer"):
+            raise InvalidInputError(
+                f"tracing is {provider!r}; give True, False or a TracerProvider.",
+                field="tracing",
+                value=provider,
+            )
+        self._tracer: Tracer = chosen.get_tracer("radixflow")
+
+    def group(self, plan: Plan) -> GroupSpan:
+        """The span of one call, begun now, under the current one."""
+        return GroupSpan(self._tracer, plan)
+
+
+class GroupSpan:
+    """One call's span, and those of its branches.
+
+    Attributes:
+        headers: To be sent with every request: ``traceparent``, and ``tracestate``
+            where there is one.
+    """
+
+    def __init__(self, tracer: Tracer, plan: Plan) -> None:
+        from opentelemetry import trace
+        from opentelemetry.trace.propagation.tracecontext import (
+            TraceContextTextMapPropagator,
+        )
+
+        request = plan.request
+        scored = request.sampling is None
+        self._error = trace.Status(trace.StatusCode.ERROR)
+        self._tracer = tracer
+        self._span = tracer.start_span(
+            "radixflow.score" if scored else "radixflow.generate",
+            kind=trace.SpanKind.CLIENT,
+            attributes={
+                "radixflow.group_id": request.group_id,
+                "radixflow.branches": len(request.branches),
+            },
+        )
+        self._inside = trace.set_span_in_context(self._span)
+        self._sent = time.time_ns()
+        self.headers: dict[str, str] = {}
+        TraceContextTextMapPropagator().inject(self.headers, self._inside)
+
+    def saw(self, event: ClientEvent | BranchEvent) -> None:
+        """Note what happened to the group; the last event ends its span."""
+        match event:
+            case RequestSent():
+                self._sent = time.time_ns()
+            case RequestEnded(error=BaseException() as error):
+                self._span.add_event(
+                    "radixflow.request_failed",
+                    {
+                        "radixflow.request_id": event.request_id,
+                        "radixflow.attempt": event.attempt,
+                        "error.type": type(error).__name__,
+                    },
+                )
+            case GroupStarted():
+                self._span.set_attributes(
+                    {
+                        "gen_ai.request.model": event.model,
+                        "radixflow.route": event.route,
+                        "radixflow.shared_tokens": event.shared_tokens,
+                    }
+                )
+            case BranchResult() | BranchText() | BranchFailed():
+                self._branch(event)
+            case GroupEnded():
+                self._span.set_attribute("radixflow.failed", event.failed)
+                if event.error is not None:
+                    self._span.set_attribute("error.type", type(event.error).__name__)
+                    self._span.set_status(self._error)
+                self._span.end()
+
+    def _branch(self, event: BranchResult | BranchText | BranchFailed) -> None:
+        """A branch's span: from its request to its answer."""
+        attributes: dict[str, str | int] = {
+            "radixflow.branch": event.index,
+            "radixflow.request_id": event.request_id,
+        }
+        match event:
+            case BranchResult(usage=usage):
+                attributes["gen_ai.usage.input_tokens"] = usage.prompt_tokens
+                attributes["radixflow.cached_tokens"] = usage.cached_tokens
+            case BranchText():
+                attributes["gen_ai.usage.input_tokens"] = event.prompt_tokens
+                attributes["gen_ai.usage.output_tokens"] = event.generated_tokens
+            case BranchFailed():
+                attributes["error.type"] = event.code
+        span = self._tracer.start_span(
+            "radixflow.branch",
+            context=self._inside,
+            attributes=attributes,
+            start_time=self._sent,
+        )
+        if isinstance(event, BranchFailed):
+            span.set_status(self._error)
+        span.end()
