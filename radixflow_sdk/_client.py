@@ -33,10 +33,13 @@ from radixflow_sdk._config import (
     Options,
     RetryPolicy,
     Timeouts,
+    check_callable,
     check_choice,
     check_count,
+    check_kind,
     check_number,
     read_settings,
+    refuse,
 )
 from radixflow_sdk._dispatch import Dispatcher
 from radixflow_sdk._hints import session_id
@@ -132,6 +135,8 @@ class RadixFlowClient:
             max_connections=max_connections,
             route=route,
         )
+        if transport is not None and not hasattr(transport, "stream"):
+            raise refuse("transport", transport, "give a Transport")
         self._dispatcher = Dispatcher(
             transport or connect(self._settings, http_client=http_client),
             concurrency=max_connections,
@@ -504,6 +509,9 @@ class RadixFlowClient:
             concurrency = self._settings.max_connections
         check_count("concurrency", concurrency)
         check_choice("errors", errors, ("return", "raise"))
+        check_callable("progress", progress)
+        if not isinstance(requests, Iterable | AsyncIterable):
+            raise refuse("requests", requests, "give an iterable of BranchedRequest")
         return Outcomes(
             self.run,
             requests,
@@ -634,6 +642,7 @@ class RadixFlowClient:
 
     def _check(self, request: BranchedRequest) -> None:
         self._dispatcher.check_open()
+        check_kind("request", request, BranchedRequest)
         if request.timeout is not None:
             check_number("timeout", request.timeout, least=0.0, strictly=True)
         check_choice("partial", request.partial, get_args(Partial))

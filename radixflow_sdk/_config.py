@@ -9,9 +9,9 @@ nor a header may show in a repr or an error.
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
@@ -22,6 +22,8 @@ from radixflow_sdk.exceptions import InvalidInputError
 from radixflow_sdk.types import ClientEvent, OnResponse, RouteChoice
 
 DEFAULT_BASE_URL = "http://127.0.0.1:8000"
+MOST_COUNT = 2**16
+_SHOWN = 80
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
@@ -103,6 +105,9 @@ class Settings:
     def __post_init__(self) -> None:
         for url in self.base_urls:
             _check_base_url(url)
+        if not self.base_urls:
+            raise refuse("base_url", self.base_urls, "give at least one")
+        check_kind("retry", self.retry, RetryPolicy)
         check_count("max_connections", self.max_connections)
         check_choice("route", self.route, get_args(RouteChoice))
         key = self.api_key
@@ -135,8 +140,18 @@ class Options:
     tracing: Tracing | None = None
 
     def __post_init__(self) -> None:
+        if self.model is not None:
+            read_name("model", self.model, 4096)
+        if self.cache_salt is not None:
+            read_name("cache_salt", self.cache_salt, 256)
         if self.total is not None:
             check_number("timeout", self.total, least=0.0, strictly=True)
+        check_kind("retry", self.retry, RetryPolicy)
+        check_callable("on_event", self.on_event)
+        check_callable("on_response", self.on_response)
+        for name in ("extra_headers", "extra_body"):
+            if not isinstance(getattr(self, name), Mapping):  # not quoted, see below
+                raise InvalidInputError(f"{name} is no mapping; give one.", field=name)
         for name, value in self.extra_headers.items():
             # Neither is quoted: a header may be a secret.
             if not (_HEADER_NAME.fullmatch(str(name)) and _is_header_value(value)):
@@ -148,7 +163,7 @@ class Options:
         try:
             body = dict(self.extra_body)
             json.dumps(body, allow_nan=False, ensure_ascii=False).encode()
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise InvalidInputError(
                 f"extra_body is not JSON ({error}); give plain values.",
                 field="extra_body",
@@ -169,8 +184,11 @@ def read_settings(
     Raises:
         InvalidInputError: A value is not usable.
     """
-    given = base_url or os.environ.get("RADIXFLOW_BASE_URL") or DEFAULT_BASE_URL
-    urls = given.split(",") if isinstance(given, str) else given
+    if base_url is None or base_url == "":
+        base_url = os.environ.get("RADIXFLOW_BASE_URL") or DEFAULT_BASE_URL
+    urls = base_url.split(",") if isinstance(base_url, str) else base_url
+    if not isinstance(urls, Sequence):
+        raise refuse("base_url", base_url, f"give something like {DEFAULT_BASE_URL}")
     if isinstance(timeout, Timeouts):
         timeouts = timeout
     else:
@@ -184,10 +202,21 @@ def read_settings(
         ),
         api_key=api_key or os.environ.get("RADIXFLOW_API_KEY") or None,
         timeouts=timeouts,
-        retry=retry or RetryPolicy(),
+        retry=RetryPolicy() if retry is None else retry,
         max_connections=max_connections,
         route=route,
     )
+
+
+def refuse(field: str, value: object, advice: str) -> InvalidInputError:
+    """The error for an argument: which, the value as far as it is short, what to do."""
+    try:
+        shown = repr(value)
+    except Exception:  # noqa: BLE001 - a huge integer, or a repr of the caller's own
+        shown = f"a {type(value).__name__}"
+    if len(shown) > _SHOWN:
+        shown = f"{shown[:_SHOWN]}..."
+    return InvalidInputError(f"{field} is {shown}; {advice}.", field=field, value=value)
 
 
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
@@ -197,11 +226,7 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
         InvalidInputError: It is not.
     """
     if value not in choices:
-        raise InvalidInputError(
-            f"{name} is {value!r}; use one of {', '.join(choices)}.",
-            field=name,
-            value=value,
-        )
+        raise refuse(name, value, f"use one of {', '.join(choices)}")
 
 
 def check_number(
@@ -215,30 +240,76 @@ def check_number(
     good = (
         isinstance(value, int | float)
         and not isinstance(value, bool)
-        and math.isfinite(value)
+        and abs(value) <= sys.float_info.max  # false for NaN; integers have no bound
         and (value > least if strictly else value >= least)
     )
     if not good:
         bound = "above" if strictly else "of at least"
-        raise InvalidInputError(
-            f"{name} is {value!r}; give a finite number {bound} {least:g}.",
-            field=name,
-            value=value,
-        )
+        raise refuse(name, value, f"give a finite number {bound} {least:g}")
 
 
-def check_count(name: str, value: object) -> None:
-    """Refuse what is not a whole number of at least 1.
+def check_count(name: str, value: object, *, most: int = MOST_COUNT) -> None:
+    """Refuse what is not a whole number from 1 to ``most``.
 
     Raises:
         InvalidInputError: It is not.
     """
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InvalidInputError(
-            f"{name} is {value!r}; give a whole number of at least 1.",
-            field=name,
-            value=value,
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not whole or not 1 <= value <= most:  # type: ignore[operator]
+        raise refuse(name, value, f"give a whole number from 1 to {most}")
+
+
+def check_callable(name: str, value: object) -> None:
+    """Refuse what is neither None nor can be called.
+
+    Raises:
+        InvalidInputError: It is not.
+    """
+    if value is not None and not callable(value):
+        raise refuse(name, value, "give a function, or None")
+
+
+def check_kind(name: str, value: object, kind: type) -> None:
+    """Refuse what is not a ``kind``.
+
+    Raises:
+        InvalidInputError: It is not.
+    """
+    if not isinstance(value, kind):
+        raise refuse(name, value, f"give a {kind.__name__}")
+
+
+def read_text(field: str, value: object) -> str:
+    """The value as text.
+
+    Raises:
+        InvalidInputError: It is none, or one that no server takes.
+    """
+    if not isinstance(value, str):
+        raise refuse(field, value, "give text (str)")
+    if "\x00" in value:
+        raise refuse(
+            field, value, f"remove the NUL character at position {value.index(chr(0))}"
         )
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise refuse(
+            field, value, f"remove the lone surrogate at position {error.start}"
+        ) from None
+    return str(value)
+
+
+def read_name(field: str, value: object, longest: int) -> str:
+    """The value as text of 1 to ``longest`` characters.
+
+    Raises:
+        InvalidInputError: It is none.
+    """
+    text = read_text(field, value)
+    if not 1 <= len(text) <= longest:
+        raise refuse(field, value, f"give 1 to {longest} characters")
+    return text
 
 
 def _is_header_value(value: object) -> bool:
@@ -253,11 +324,7 @@ def _check_base_url(url: str) -> None:
             field="base_url",
         )
     if not _is_base_url(url):
-        raise InvalidInputError(
-            f"base_url is {url!r}; give something like {DEFAULT_BASE_URL}.",
-            field="base_url",
-            value=url,
-        )
+        raise refuse("base_url", url, f"give something like {DEFAULT_BASE_URL}")
 
 
 def _is_base_url(url: str) -> bool:

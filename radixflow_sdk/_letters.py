@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from string import ascii_uppercase
 
 from radixflow_sdk import _scoring
+from radixflow_sdk._config import refuse
 from radixflow_sdk._prompt import Template
 from radixflow_sdk.exceptions import InvalidInputError
 from radixflow_sdk.types import LetterChoice, LetterResult, ScoreResult
@@ -31,15 +32,11 @@ def read_orders(options: Sequence[str], *, rotate: bool) -> tuple[Order, ...]:
     Raises:
         InvalidInputError: There are not 2 to 26 texts, each once.
     """
-    given: Sequence[object] = options
-    texts = [option for option in given if isinstance(option, str) and option]
-    good = not isinstance(given, str) and len(texts) == len(given)
-    if not good or not 2 <= len(options) <= len(ascii_uppercase):
-        raise InvalidInputError(
-            f"options is {str(options)[:80]!r}; give a list of 2 to 26 texts.",
-            field="options",
-            value=options,
-        )
+    given: object = options
+    texts = given if isinstance(given, Sequence) and not isinstance(given, str) else ()
+    good = all(isinstance(text, str) and text for text in texts)
+    if not good or not 2 <= len(texts) <= len(ascii_uppercase):
+        raise refuse("options", options, "give a list of 2 to 26 texts")
     if len(set(options)) < len(options):
         raise InvalidInputError(
             "options has an option twice; give each once, since each has its letter.",

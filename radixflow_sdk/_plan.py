@@ -14,9 +14,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeGuard, get_args
 
-from radixflow_sdk._config import check_count, check_number
+from radixflow_sdk._config import (
+    check_choice,
+    check_count,
+    check_number,
+    read_name,
+    read_text,
+    refuse,
+)
 from radixflow_sdk._prompt import Template, default_template
-from radixflow_sdk.exceptions import InvalidInputError
 from radixflow_sdk.types import (
     MAX_LABELS,
     MAX_STOPS,
@@ -34,7 +40,6 @@ from radixflow_sdk.types import (
 
 _GROUP_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _TOKEN_LIMIT = 2**63
-_SHOWN = 80
 _SCORINGS, _NORMALIZERS = get_args(Scoring), get_args(Normalize)
 
 
@@ -57,10 +62,10 @@ def make_plan(
     Raises:
         InvalidInputError: An argument is not usable; the error names field and value.
     """
-    _check_choice("scoring", scoring, _SCORINGS)
-    _check_choice("normalize", normalize, _NORMALIZERS)
+    check_choice("scoring", scoring, _SCORINGS)
+    check_choice("normalize", normalize, _NORMALIZERS)
     words = _read_template(template, scoring)
-    asked = None if question is None else _read_text("question", question)
+    asked = None if question is None else read_text("question", question)
     read, between = _read_document(document, asked or None, words)
     given = _read_options(options)
     _check_wrapped(given, words, scoring)
@@ -68,7 +73,7 @@ def make_plan(
     for index, option in enumerate(given):
         members.setdefault(option, []).append(index)
     request = BranchRequest(
-        model=None if model is None else _read_name("model", model, 4096),
+        model=None if model is None else read_name("model", model, 4096),
         document=read,
         question=between,
         branches=tuple(
@@ -83,7 +88,7 @@ def make_plan(
         group_id=_read_group_id(group_id),
         cache_salt=None
         if cache_salt is None
-        else _read_name("cache_salt", cache_salt, 256),
+        else read_name("cache_salt", cache_salt, 256),
         request_id=new_request_id(),
     )
     return Plan(
@@ -117,11 +122,11 @@ def make_generation_plan(
     given = _read_options(branches, field="branches")
     for index, branch in enumerate(given):
         if _is_chat(read) and not isinstance(branch, str):
-            raise _refuse(
+            raise refuse(
                 f"branches[{index}]", branch, "after chat messages a branch is text"
             )
     request = BranchRequest(
-        model=None if model is None else _read_name("model", model, 4096),
+        model=None if model is None else read_name("model", model, 4096),
         document=read,
         question=None,
         branches=tuple(
@@ -132,7 +137,7 @@ def make_generation_plan(
         group_id=_read_group_id(group_id),
         cache_salt=None
         if cache_salt is None
-        else _read_name("cache_salt", cache_salt, 256),
+        else read_name("cache_salt", cache_salt, 256),
         request_id=new_request_id(),
         sampling=_read_sampling(max_tokens, temperature, top_p, stop, seed),
     )
@@ -151,22 +156,22 @@ def _is_chat(document: str | tuple[int, ...] | tuple[Message, ...]) -> bool:
 def _read_sampling(
     max_tokens: int, temperature: float, top_p: float, stop: object, seed: object
 ) -> Sampling:
-    check_count("max_tokens", max_tokens)
+    check_count("max_tokens", max_tokens, most=2**31 - 1)
     check_number("temperature", temperature, least=0.0)
     check_number("top_p", top_p, least=0.0, strictly=True)
     if top_p > 1:
-        raise _refuse("top_p", top_p, "give a number above 0 and up to 1")
+        raise refuse("top_p", top_p, "give a number above 0 and up to 1")
     if not _is_sequence(stop) or len(stop) > MAX_STOPS:
-        raise _refuse("stop", stop, f"give a list of at most {MAX_STOPS} texts")
+        raise refuse("stop", stop, f"give a list of at most {MAX_STOPS} texts")
     whole = seed if isinstance(seed, int) and not isinstance(seed, bool) else None
     if seed is not None and (whole is None or not -(2**63) <= whole < 2**63):
-        raise _refuse("seed", seed, "give a whole number of 64 bits, or None")
+        raise refuse("seed", seed, "give a whole number of 64 bits, or None")
     return Sampling(
         max_tokens=max_tokens,
         temperature=float(temperature),
         top_p=float(top_p),
         stop=tuple(
-            _read_name(f"stop[{index}]", text, 4096) for index, text in enumerate(stop)
+            read_name(f"stop[{index}]", text, 4096) for index, text in enumerate(stop)
         ),
         seed=whole,
     )
@@ -205,56 +210,21 @@ def new_request_id() -> str:
     return f"req-{uuid.uuid4().hex}"
 
 
-def _refuse(field: str, value: object, advice: str) -> InvalidInputError:
-    shown = repr(value)
-    if len(shown) > _SHOWN:
-        shown = f"{shown[:_SHOWN]}..."
-    return InvalidInputError(f"{field} is {shown}; {advice}.", field=field, value=value)
-
-
-def _check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise _refuse(field, value, f"use one of {', '.join(choices)}")
-
-
 def _read_template(template: object, scoring: Scoring) -> Template:
     if template is None:
         return default_template(scoring)
     if not isinstance(template, Template):
-        raise _refuse("template", template, "give a radixflow_sdk.Template")
+        raise refuse("template", template, "give a radixflow_sdk.Template")
     for name in ("before_question", "after_question", "before_option", "after_option"):
-        _read_text(f"template.{name}", getattr(template, name))
+        read_text(f"template.{name}", getattr(template, name))
     return template
-
-
-def _read_text(field: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise _refuse(field, value, "give text (str)")
-    if "\x00" in value:
-        raise _refuse(
-            field, value, f"remove the NUL character at position {value.index(chr(0))}"
-        )
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise _refuse(
-            field, value, f"remove the lone surrogate at position {error.start}"
-        ) from None
-    return str(value)
-
-
-def _read_name(field: str, value: object, longest: int) -> str:
-    text = _read_text(field, value)
-    if not 1 <= len(text) <= longest:
-        raise _refuse(field, value, f"give 1 to {longest} characters")
-    return text
 
 
 def _read_group_id(value: object) -> str:
     if value is None:
         return f"g-{uuid.uuid4().hex}"
     if not isinstance(value, str) or not _GROUP_ID.fullmatch(value):
-        raise _refuse("group_id", value, "give 1 to 128 of A-Z a-z 0-9 . _ : -")
+        raise refuse("group_id", value, "give 1 to 128 of A-Z a-z 0-9 . _ : -")
     return value
 
 
@@ -270,9 +240,9 @@ def _read_document(
     """The document, and the text between it and every branch."""
     between = None if question is None else words.ask(question)
     if isinstance(document, str):
-        return _read_text("document", document), between
+        return read_text("document", document), between
     if not _is_sequence(document):
-        raise _refuse(
+        raise refuse(
             "document", document, "give text, a list of token ids, or chat messages"
         )
     if document and isinstance(document[0], Mapping):
@@ -290,27 +260,25 @@ def _read_unconditional(value: object) -> str | tuple[int, ...] | None:
     if value is None:
         return None
     if not isinstance(value, str) and not _is_sequence(value):
-        raise _refuse("unconditional", value, "give text or a list of token ids")
+        raise refuse("unconditional", value, "give text or a list of token ids")
     read = (
-        _read_text("unconditional", value)
+        read_text("unconditional", value)
         if isinstance(value, str)
         else _read_token_ids("unconditional", value)
     )
     if not read:
         advice = "something must come before the option, such as 'Answer:' or the id of"
-        raise _refuse("unconditional", value, f"{advice} the end-of-text token")
+        raise refuse("unconditional", value, f"{advice} the end-of-text token")
     return read
 
 
 def _read_message(field: str, message: object) -> Message:
     if not isinstance(message, Mapping) or set(message) != {"role", "content"}:
-        raise _refuse(field, message, "give a dict with role and content, and no more")
-    role = _read_text(f"{field}.role", message["role"])
+        raise refuse(field, message, "give a dict with role and content, and no more")
+    role = read_text(f"{field}.role", message["role"])
     if not role:
-        raise _refuse(f"{field}.role", role, "name who speaks")
-    return Message(
-        role=role, content=_read_text(f"{field}.content", message["content"])
-    )
+        raise refuse(f"{field}.role", role, "name who speaks")
+    return Message(role=role, content=read_text(f"{field}.content", message["content"]))
 
 
 def _read_token_ids(field: str, value: Sequence[object]) -> tuple[int, ...]:
@@ -322,7 +290,7 @@ def _read_token_ids(field: str, value: Sequence[object]) -> tuple[int, ...]:
 def _read_token_id(field: str, token: object) -> int:
     whole = token if isinstance(token, int) and not isinstance(token, bool) else -1
     if not 0 <= whole < _TOKEN_LIMIT:
-        raise _refuse(field, token, "a token id is a whole number from 0 to 2**63 - 1")
+        raise refuse(field, token, "a token id is a whole number from 0 to 2**63 - 1")
     return int(whole)
 
 
@@ -330,7 +298,7 @@ def _read_options(
     options: object, *, field: str = "options"
 ) -> tuple[str | tuple[int, ...], ...]:
     if not _is_sequence(options):
-        raise _refuse(field, options, f"give a list of {field}")
+        raise refuse(field, options, f"give a list of {field}")
     return tuple(
         _read_option(f"{field}[{index}]", option)
         for index, option in enumerate(options)
@@ -339,13 +307,13 @@ def _read_options(
 
 def _read_option(field: str, option: object) -> str | tuple[int, ...]:
     if isinstance(option, str):
-        read: str | tuple[int, ...] = _read_text(field, option)
+        read: str | tuple[int, ...] = read_text(field, option)
     elif _is_sequence(option):
         read = _read_token_ids(field, option)
     else:
-        raise _refuse(field, option, "give text or a list of token ids")
+        raise refuse(field, option, "give text or a list of token ids")
     if not read:
-        raise _refuse(field, option, "it is empty")
+        raise refuse(field, option, "it is empty")
     return read
 
 
@@ -357,7 +325,7 @@ def _check_wrapped(
         return
     for index, option in enumerate(options):
         if not isinstance(option, str):
-            raise _refuse(
+            raise refuse(
                 f"options[{index}]",
                 option,
                 "the template's words cannot be put around token ids, so give text or "
@@ -369,15 +337,15 @@ def _read_labels(labels: object) -> tuple[Label, ...] | None:
     if labels is None:
         return None
     if not _is_sequence(labels):
-        raise _refuse("labels", labels, "give a list of texts or token ids")
+        raise refuse("labels", labels, "give a list of texts or token ids")
     if len(labels) > MAX_LABELS:
-        raise _refuse("labels", labels, f"give at most {MAX_LABELS}")
+        raise refuse("labels", labels, f"give at most {MAX_LABELS}")
     read = tuple(
-        _read_name(f"labels[{index}]", label, 4096)
+        read_name(f"labels[{index}]", label, 4096)
         if isinstance(label, str)
         else _read_token_id(f"labels[{index}]", label)
         for index, label in enumerate(labels)
     )
     if len(set(read)) < len(read):
-        raise _refuse("labels", labels, "give each label once")
+        raise refuse("labels", labels, "give each label once")
     return read

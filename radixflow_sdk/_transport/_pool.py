@@ -16,7 +16,7 @@ from typing import TypeAlias
 import anyio
 import httpx
 
-from radixflow_sdk._config import Timeouts
+from radixflow_sdk._config import Timeouts, check_kind
 from radixflow_sdk._transport._errors import check_open
 from radixflow_sdk.exceptions import APIStatusError
 
@@ -38,6 +38,8 @@ class Pool:
             write=timeouts.write,
             pool=None,
         )
+        if http_client is not None:
+            check_kind("http_client", http_client, httpx.AsyncClient)
         self._given = http_client
         self._idle: list[HTTPClient] = []
         self._verify = None if http_client else httpx.create_ssl_context()

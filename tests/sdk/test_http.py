@@ -6,6 +6,8 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from radixflow_sdk import (
     APIConnectionError,
@@ -16,6 +18,7 @@ from radixflow_sdk import (
     PartialGroupError,
     PluginMissingError,
     RadixFlowClient,
+    RadixFlowError,
     RetryPolicy,
     ScoreResult,
     StreamBrokenError,
@@ -123,6 +126,20 @@ async def test_an_answer_in_pieces_of_any_size_is_the_same() -> None:
     for size in (1, 2, 3, 7, 64, 1000):
         pieces = [GOOD[at : at + size] for at in range(0, len(GOOD), size)]
         assert await events(Chunks(*pieces)) == whole
+
+
+@given(st.integers(0, len(GOOD) - 1), st.integers(0, 8), st.binary(max_size=8))
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_an_answer_with_any_bytes_changed_is_whole_or_a_typed_error(
+    at: int, gone: int, new: bytes
+) -> None:
+    server = Server(httpx.Response(200, content=GOOD[:at] + new + GOOD[at + gone :]))
+    try:
+        result = await score(server, retry=ONCE)
+    except RadixFlowError:
+        return
+    assert sorted(candidate.index for candidate in result.candidates) == [0, 1]
+    assert all(-20000 < candidate.score < 0.01 for candidate in result.candidates)
 
 
 @pytest.mark.parametrize(
