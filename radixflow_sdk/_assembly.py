@@ -40,6 +40,7 @@ Answer: TypeAlias = BranchResult | BranchText | BranchFailed | None
 
 Result = TypeVar("Result", covariant=True)
 
+_FINISHED = (BranchResult, BranchText)
 _ROW = 64  # MAX_BRANCHES is its square
 
 
@@ -70,7 +71,7 @@ class GroupState:
     @property
     def finished(self) -> int:
         """How many branches have a result."""
-        return sum(isinstance(a, BranchResult | BranchText) for a in self.answers)
+        return sum(isinstance(a, _FINISHED) for a in self.answers)
 
 
 def begin(plan: Plan, *, unconditional: Sequence[float] = ()) -> GroupState:
@@ -233,7 +234,7 @@ def partial(state: GroupState, cause: APIError | None = None) -> PartialGroupErr
     failures = tuple(
         _failure(index, answer, cause)
         for index, answer in _by_option(state)
-        if not isinstance(answer, BranchResult | BranchText)
+        if not isinstance(answer, _FINISHED)
     )
     request_id = cause.request_id if cause else None
     if request_id is None and state.started is not None:

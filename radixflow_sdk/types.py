@@ -620,8 +620,11 @@ class BranchRequest:
     request_id: str
     sampling: Sampling | None = None
     session_id: str = ""
-    extra_headers: Mapping[str, str] = field(default_factory=dict, hash=False)
-    extra_body: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    # A header may be a secret.
+    extra_headers: Mapping[str, str] = field(
+        default_factory=dict, hash=False, repr=False
+    )
+    extra_body: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False)
     on_response: OnResponse | None = field(default=None, repr=False, compare=False)
 
 

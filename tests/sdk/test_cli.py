@@ -55,6 +55,18 @@ def test_score_writes_json(fake: FakeTransport, document: str) -> None:
     assert fake.requests[0].scoring == "label"
 
 
+def test_score_compares_with_an_unconditional_context(
+    fake: FakeTransport, document: str
+) -> None:
+    done = score(document, "--normalize", "pmi", "--unconditional", "Answer:")
+    assert done.exit_code == 0
+    assert {request.document for request in fake.requests} == {
+        "Answer:",
+        "Anna lives in Oslo.",
+    }
+    assert score(document, "--normalize", "pmi").exit_code == 2
+
+
 def test_score_reads_standard_input(fake: FakeTransport) -> None:
     assert score("-", text="From a pipe.\n").exit_code == 0
     assert fake.requests[0].document == "From a pipe."
