@@ -50,8 +50,8 @@ HISTORY = 512
 """Rounds kept for the trace and the live page."""
 DEBUG = "RADIXFLOW_DEBUG"
 """Environment variable: 1 looks back at every round for an avoidable bubble."""
-SHORT_WAIT = 0.001
-"""An idle engine looks again after this many seconds (vLLM's own pause)."""
+SHORT_WAIT = 0.002
+"""An idle engine turns about every this many seconds (vLLM's pause, and its work)."""
 
 
 class RadixFlowScheduler(AsyncScheduler):
