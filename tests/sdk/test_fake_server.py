@@ -2,9 +2,11 @@
 
 import json
 import math
+import re
 import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -221,6 +223,12 @@ async def test_an_error_in_the_block_comes_out_as_it_is() -> None:
     with pytest.raises(ZeroDivisionError):
         async with FakeServer().listen():
             raise ZeroDivisionError
+
+
+def test_the_example_of_the_docs_runs() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "client.md").read_text("utf-8")
+    [code] = re.findall(r"^```py\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    exec(compile(code, "client.md", "exec"), {"__name__": "__main__"})
 
 
 def test_without_an_event_loop() -> None:
