@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PICTURE = ROOT / "docs" / "rounds.svg"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
+EXAMPLE = ROOT / "docs" / "round.svg"
+PAGES = (
+    ROOT / "README.md",
+    ROOT / "docs" / "benchmarks.md",
+    ROOT / "docs" / "server.md",
+)
 STOCK, OURS = "stock", "radixflow+"
 LOADS = {
     "backlog": "24 groups, one a document",
@@ -87,6 +93,55 @@ def picture(results: dict[str, Any]) -> str:
     parts += [
         _text(LEFT, height - 30 + 18 * place, note) for place, note in enumerate(notes)
     ]
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+SHADES = ("#2f81f7", "#d29922", "#3fb950")
+"""A colour a document, legible on white and on black."""
+
+
+def example(results: dict[str, Any]) -> str:
+    """Each round of the paper's drawn example: its rows, stacked to their tokens."""
+    orders = {
+        "prefix-stop": "Before: the round ends at the first BLOCKED branch",
+        "traversal": "After: a BLOCKED branch is passed",
+    }
+    budget, high, wide, gap = results["budget"], 150, 84, 18
+    height = 2 * (high + 78) + 26
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
+        f'viewBox="0 0 {WIDTH} {height}" role="img" '
+        'font-family="system-ui, sans-serif" font-size="13">',
+        "<title>The same 12,970 tokens in six rounds, and in four</title>",
+    ]
+    for place, (order, words) in enumerate(orders.items()):
+        rounds = [run for run in results["raw"] if run["order"] == order]
+        top = 34 + place * (high + 78)
+        parts.append(_text(LEFT, top - 14, f"{words}: {len(rounds)} rounds"))
+        end = LEFT + len(rounds) * (wide + gap)
+        parts.append(
+            f'<line x1="{LEFT}" y1="{top}" x2="{end}" y2="{top}" stroke="{GREY}" '
+            'stroke-dasharray="4 4"/>'
+        )
+        parts.append(_text(end + 6, top + 4, f"{budget:,} tokens a round"))
+        for number, run in enumerate(rounds):
+            left, foot = LEFT + number * (wide + gap), top + high
+            for name, tokens in run["rows"].items():
+                tall = high * tokens / budget
+                foot -= tall
+                shade = SHADES[int(name[1])]
+                parts.append(
+                    f'<rect x="{left}" y="{foot:.1f}" width="{wide}" '
+                    f'height="{max(tall - 1, 0.5):.1f}" fill="{shade}"/>'
+                )
+            total = sum(run["rows"].values())
+            under = top + high + 16
+            parts.append(_text(left, under, f"{total:,} tokens"))
+            if run["blocked"]:
+                passed = f"{len(run['blocked'])} passed"
+                parts.append(_text(left, under + 16, passed))
+            elif run["bubble"]:
+                parts.append(_text(left, under + 16, "bubble"))
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -306,6 +361,54 @@ def smollm2_tables(results: dict[str, Any]) -> dict[str, str]:
     return {"smollm2": "\n".join(lines), "smollm2 claims": claims}
 
 
+def order_tables(results: dict[str, Any]) -> dict[str, str]:
+    """Of benchmarks/group_order.py: mean and p99 against order of arrival."""
+    runs = results["raw"]
+    arrival = {run["load"]: run for run in runs if not run["overtake"]}
+    overtakes = sorted({run["overtake"] for run in runs if run["overtake"]})
+    heads = " | ".join(f"`overtake` {value:g}" for value in overtakes)
+    lines = [f"| load | order of arrival, mean (p99) | {heads} |"]
+    lines.append("|---|---|" + "---|" * len(overtakes))
+    for load, base in arrival.items():
+        cells = [f"{base['latency_mean']:.2f} s ({base['latency_p99']:.2f} s)"]
+        for run in sorted(runs, key=lambda run: run["overtake"]):
+            if run["load"] == load and run["overtake"]:
+                mean = run["latency_mean"] / base["latency_mean"] - 1
+                tail = run["latency_p99"] / base["latency_p99"]
+                cells.append(f"{mean:+.0%}, p99 x {tail:.2f}")
+        lines.append(f"| {load:g} | {' | '.join(cells)} |")
+    return {"group order": "\n".join(lines)}
+
+
+def cost_tables(results: dict[str, Any]) -> dict[str, str]:
+    """Of benchmarks/schedule_cost.py: the presets on each queue."""
+    runs = [run for run in results["raw"] if "queue" in run]
+    lines = [
+        "| queue | arm | rounds | rows | tokens computed | host time of the queue, ms "
+        "| a round, ms | worst round, ms | a row, us |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for queue, arm in dict.fromkeys((run["queue"], run["arm"]) for run in runs):
+        mine = [run for run in runs if (run["queue"], run["arm"]) == (queue, arm)]
+        seen = {
+            name: statistics.median(run[name] for run in mine)
+            for name in ("rounds", "rows", "tokens", "mean_us", "worst_us", "row_us")
+        }
+        whole = seen["rounds"] * seen["mean_us"] / 1000
+        lines.append(
+            f"| {queue} | {arm} | {seen['rounds']:.0f} | {seen['rows']:,.0f} "
+            f"| {seen['tokens']:,.0f} | {whole:,.0f} | {seen['mean_us'] / 1000:.1f} "
+            f"| {seen['worst_us'] / 1000:.1f} | {seen['row_us']:.0f} |"
+        )
+    parked = [run for run in results["raw"] if "parked" in run]
+    lines += ["", "| parked branches | a round, us |", "|---|---|"]
+    lines += [f"| {run['parked']:,} | {run['round_us']:.0f} |" for run in parked]
+    return {
+        "schedule cost": "\n".join(lines),
+        "schedule cost claims": _claims(results["claims"]),
+    }
+
+
 def fill(page: str, found: dict[str, str]) -> str:
     """A page with its marks filled."""
     for name, text in found.items():
@@ -325,9 +428,14 @@ def build() -> dict[Path, str]:
         **tables(results),
         **scoring_tables(_read("scoring")),
         **smollm2_tables(_read("smollm2")),
+        **order_tables(_read("group_order")),
+        **cost_tables(_read("schedule_cost")),
+        "idle claims": _claims(_read("idle")["claims"]),
+        "soak claims": _claims(_read("soak")["claims"]),
     }
     pages = {path: fill(path.read_text(encoding="utf-8"), found) for path in PAGES}
-    return {PICTURE: picture(results), **pages}
+    drawn = example(_read("drawn_example"))
+    return {PICTURE: picture(results), EXAMPLE: drawn, **pages}
 
 
 def _read(name: str) -> dict[str, Any]:
