@@ -1,4 +1,4 @@
-"""The command line: ``radixflow score``, ``serve``, ``doctor``, ``eval`` and others.
+"""The command line: ``radixflow score``, ``serve``, ``doctor``, ``bench`` and others.
 
 ``serve``, ``replay`` and ``lm-eval`` hand on everything after them, untouched. What
 belongs to an extra is missed with a sentence and not with a traceback. This room must
@@ -17,6 +17,8 @@ from typing import Annotated
 
 import anyio
 
+from radixflow_sdk._bench import Figures, Load, measure
+from radixflow_sdk._config import read_settings
 from radixflow_sdk._doctor import examine
 from radixflow_sdk.evals.files import read_questions
 from radixflow_sdk.evals.measures import Measures
@@ -154,6 +156,66 @@ def doctor(
         typer.echo(f"radixflow: {error}", err=True)
         raise typer.Exit(2) from None
     raise typer.Exit(0 if good else 1)
+
+
+@app.command("bench")
+def bench(
+    base_url: Annotated[
+        str | None, typer.Argument(help="The server; else RADIXFLOW_BASE_URL.")
+    ] = None,
+    groups: Annotated[int, typer.Option(help="Questions in all.")] = 64,
+    options: Annotated[int, typer.Option(help="Candidates a question.")] = 4,
+    documents: Annotated[int, typer.Option(help="Distinct documents.")] = 16,
+    words: Annotated[int, typer.Option(help="Words a document, at random.")] = 300,
+    concurrency: Annotated[
+        int, typer.Option(help="Questions under way at a time.")
+    ] = 16,
+    model: Annotated[str | None, typer.Option(help="A served model.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds a question.")] = 300.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
+) -> None:
+    """A small load on a running server: pace, latency, reuse, rounds.
+
+    Of this machine, this client and whatever else the server does meanwhile; ends with
+    1 where a question failed.
+    """
+    try:
+        load = Load(
+            groups=groups,
+            options=options,
+            documents=documents,
+            words=words,
+            concurrency=concurrency,
+        )
+        settings = read_settings(
+            base_url=base_url,
+            api_key=None,
+            timeout=timeout,
+            retry=None,
+            max_connections=concurrency,
+        )
+        with _bar() as bar:
+            task = bar.add_task("questions", total=groups)
+            figures = anyio.run(
+                lambda: measure(
+                    settings,
+                    load,
+                    model=model,
+                    progress=lambda seen: bar.update(task, completed=seen.done),
+                )
+            )
+    except RadixFlowError as error:
+        typer.echo(f"radixflow: {error}", err=True)
+        raise typer.Exit(2 if isinstance(error, InvalidInputError) else 1) from None
+    if figures.error is not None:
+        told = f"radixflow: {figures.failed} of {groups} failed; first: {figures.error}"
+        typer.echo(told, err=True)
+    if as_json:
+        both = {"load": dataclasses.asdict(load), "seen": dataclasses.asdict(figures)}
+        typer.echo(json.dumps(both))
+    else:
+        _show_figures(load, figures)
+    raise typer.Exit(1 if figures.failed else 0)
 
 
 @app.command("eval")
@@ -382,6 +444,37 @@ def _bar() -> Progress:
         TimeRemainingColumn(),
         console=Console(stderr=True),
     )
+
+
+def _show_figures(load: Load, seen: Figures) -> None:
+    reuse = "-" if seen.reuse is None else f"{seen.reuse:.1%} of prompt tokens"
+    rounds = "not counted there"
+    if seen.rounds is not None:
+        each = (
+            "" if seen.rows_a_round is None else f", {seen.rows_a_round:.1f} rows each"
+        )
+        rounds = f"{seen.rounds:,}{each}"
+    if seen.others:
+        rounds += f" (the server was busy: {seen.others} requests of others)"
+    table = Table(show_header=False)
+    for name, value in (
+        (
+            "load",
+            f"{load.groups} questions of {load.options} options on {load.documents} "
+            f"documents of {load.words} words, {load.concurrency} at a time",
+        ),
+        ("answered", f"{seen.groups} in {seen.seconds:.2f} s, by {seen.route or '-'}"),
+        ("pace", f"{seen.groups_a_second:.1f} questions a second"),
+        ("latency", f"p50 {_seconds(seen.p50)}, p95 {_seconds(seen.p95)}"),
+        ("reuse", f"{reuse} ({seen.computed_tokens:,} computed)"),
+        ("rounds", rounds),
+    ):
+        table.add_row(name, value)
+    Console().print(table)
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f} s"
 
 
 def _show_measures(measures: dict[Normalize, Measures]) -> None:

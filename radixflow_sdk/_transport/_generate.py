@@ -88,7 +88,7 @@ class GenerationTransport:
                     spent += text.prompt_tokens
                     yield BranchText(
                         index=index,
-                        request_id=f"{request.request_id}-{index}",
+                        request_id=f"{text.request_id}-{place}",
                         text=text.text,
                         finish_reason=text.finish_reason,
                         prompt_tokens=text.prompt_tokens,
@@ -206,6 +206,7 @@ class _Failure(_Read):
 
 
 class _Chunk(_Read):
+    id: str = ""
     choices: list[_Choice] = Field(default_factory=list)
     usage: _Usage | None = None
     error: _Failure | None = None
@@ -215,21 +216,23 @@ class _Chunk(_Read):
 class _Text:
     """What is known of one branch."""
 
+    request_id: str = ""
     text: str = ""
     finish_reason: str = ""
     prompt_tokens: int = 0
     tokens: int = 0
 
-    def take(self, choice: _Choice, usage: _Usage | None) -> bool:
+    def take(self, choice: _Choice, chunk: _Chunk) -> bool:
         """Add one piece; tell whether it was the last."""
         if self.finish_reason:
             raise _invalid("goes on with a branch that had ended")
         self.text += choice.text
         if len(self.text) > _MOST_TEXT:
             raise _invalid(f"has more than {_MOST_TEXT} characters for one branch")
-        if usage is not None:
-            self.prompt_tokens = usage.prompt_tokens
-            self.tokens = usage.completion_tokens
+        self.request_id = chunk.id
+        if chunk.usage is not None:
+            self.prompt_tokens = chunk.usage.prompt_tokens
+            self.tokens = chunk.usage.completion_tokens
         self.finish_reason = choice.finish_reason or ""
         return bool(self.finish_reason)
 
@@ -247,7 +250,7 @@ async def _generate(
                     if choice.index >= len(texts):
                         raise _invalid(f"has choice {choice.index} of {len(texts)}")
                     text = texts[choice.index]
-                    if text.take(choice, chunk.usage):
+                    if text.take(choice, chunk):
                         yield choice.index, text
         done = all(text.finish_reason for text in texts)
     if not done:

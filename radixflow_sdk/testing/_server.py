@@ -236,7 +236,8 @@ class FakeServer:
         if not body.get("stream") or not isinstance(body.get("prompt"), list):
             await _refuse(send, 400, "fake", "here completions generate, as a stream")
         else:
-            chunks = self._chunks(body, fault)
+            name = f"cmpl-{headers.get('x-request-id', 'fake')}"
+            chunks = self._chunks(body, name, fault)
             await self._say(send, "text/event-stream", b"data: %s\n\n", chunks)
 
     async def _note(
@@ -272,7 +273,7 @@ class FakeServer:
             self.aborted += not finished
 
     async def _chunks(
-        self, body: Mapping[str, Any], fault: Fault
+        self, body: Mapping[str, Any], name: str, fault: Fault
     ) -> AsyncGenerator[dict[str, Any] | str, None]:
         """A streamed completion: each prompt's text in two pieces."""
         for index, prompt in enumerate(body["prompt"]):
@@ -293,7 +294,7 @@ class FakeServer:
             ):
                 choice = {"index": index, "text": text, "finish_reason": reason}
                 usage = {"prompt_tokens": len(words), "completion_tokens": tokens}
-                yield {"choices": [choice], "usage": usage}
+                yield {"id": name, "choices": [choice], "usage": usage}
         yield "[DONE]"
 
     async def _lines(

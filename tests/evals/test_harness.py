@@ -20,14 +20,15 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 
 class Server(FakeServer):
-    """A fake that says, as the real one does, whether a token is the top one."""
+    """A fake that may keep to itself whether a token is the top one."""
 
     tells = True
 
     def _branch(self, branch: Any, *rest: Any) -> dict[str, Any]:
         line = super()._branch(branch, *rest)
-        if "error" not in line and self.tells:
-            line["token_is_top"] = [line["token_logprobs"][0] > -5]
+        if "error" not in line:
+            top = line["token_logprobs"][0] > -5
+            line["token_is_top"] = [top] if self.tells else None
         return line
 
 

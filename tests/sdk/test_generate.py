@@ -68,7 +68,11 @@ async def test_every_branch_has_its_text_in_the_order_given() -> None:
     assert (body["max_tokens"], body["temperature"], body["top_p"]) == (3, 0.5, 1.0)
     assert (body["stop"], body["seed"], body["cache_salt"]) == (["\n"], 7, "s")
     assert request.headers["x-session-id"].startswith("s-")
-    assert request.headers["x-request-id"].startswith(result.request_id)
+    name = request.headers["x-request-id"]
+    assert name.startswith(result.request_id)
+    assert [b.request_id for b in result.branches] == [
+        f"cmpl-{name}-{place}" for place in range(3)
+    ]
     assert body["vllm_xargs"] == {
         "radixflow_v": 1,
         "radixflow_group": result.group_id,

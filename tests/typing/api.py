@@ -6,6 +6,8 @@ from typing import assert_type
 from radixflow_sdk import (
     BranchedRequest,
     Candidate,
+    GeneratedBranch,
+    GenerationResult,
     GroupUsage,
     Outcome,
     RadixFlow,
@@ -43,6 +45,9 @@ async def asynchronous() -> None:
         await client.score_candidates(chat, ["a"], template=Template(before_option=""))
         request = BranchedRequest(document="d", options=["a"], partial="return")
         assert_type(await client.run(request), ScoreResult)
+        written = await client.generate_branches("d", ["a", [1]], max_tokens=4)
+        assert_type(written, GenerationResult)
+        assert_type(written.branches, tuple[GeneratedBranch, ...])
         async with client.score_many([request], ordered=True) as outcomes:
             async for outcome in outcomes:
                 assert_type(outcome, Outcome)
