@@ -1,0 +1,199 @@
+"""A small load on a running server, and what it came to.
+
+What this client saw, and what the server's own counters say of the same time; nothing
+is compared and nothing judged. The documents are random words under a salt of their
+own, so that the first question on each is cold. This room must not write to the
+terminal.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from radixflow_sdk._client import RadixFlowClient
+from radixflow_sdk._config import Settings, check_count
+from radixflow_sdk._transport import HTTPTransport
+from radixflow_sdk.exceptions import APIError
+from radixflow_sdk.types import BranchedRequest, Progress
+
+_TEXT = (
+    "river mill harbour market garden window letter winter morning station village "
+    "bridge teacher engine island mountain forest silver candle library doctor kitchen "
+    "railway summer picture corner journey evening captain weather"
+)
+WORDS = _TEXT.split()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What is asked.
+
+    Attributes:
+        groups: Questions in all.
+        options: Candidates of each.
+        documents: Distinct documents; the questions go round them.
+        words: Words of each document.
+        concurrency: Groups under way at a time.
+
+    Raises:
+        InvalidInputError: One of them is not a positive number.
+    """
+
+    groups: int = 64
+    options: int = 4
+    documents: int = 16
+    words: int = 300
+    concurrency: int = 16
+
+    def __post_init__(self) -> None:
+        for name in ("groups", "options", "documents", "words", "concurrency"):
+            check_count(name, getattr(self, name))
+
+    def requests(self, salt: str) -> Iterator[BranchedRequest]:
+        """The questions; the same in every run, but for the salt."""
+        rng = random.Random(7)
+        texts = [
+            " ".join(rng.choices(WORDS, k=self.words)) for _ in range(self.documents)
+        ]
+        for number in range(self.groups):
+            yield BranchedRequest(
+                document=texts[number % self.documents],
+                question=f"Which word is number {number + 1}?",
+                options=[
+                    f"{rng.choice(WORDS)} {place}" for place in range(self.options)
+                ],
+                cache_salt=salt,
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What a load came to.
+
+    Attributes:
+        groups: Groups that were answered.
+        failed: Groups that were not.
+        error: Why the first of them failed, or None.
+        seconds: From the first request to the last answer.
+        groups_a_second: `groups` over `seconds`.
+        p50: Seconds of the median group, from its call to its result; None of none.
+        p95: Seconds that 95 % of the groups did not exceed.
+        prompt_tokens: Tokens of the prompts of all branches.
+        computed_tokens: Tokens computed for them, the shared prefixes' included.
+        reuse: Share of the prompt tokens that was not computed.
+        rounds: Worker rounds of the server in that time; None where it does not count.
+        rows_a_round: Requests that a round had on average.
+        others: Requests that were in the server before the first of ours.
+        route: How the scores were read.
+    """
+
+    groups: int
+    failed: int
+    error: str | None
+    seconds: float
+    groups_a_second: float
+    p50: float | None
+    p95: float | None
+    prompt_tokens: int
+    computed_tokens: int
+    reuse: float | None
+    rounds: int | None
+    rows_a_round: float | None
+    others: int | None
+    route: str | None
+
+
+async def measure(
+    settings: Settings,
+    load: Load,
+    *,
+    model: str | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Figures:
+    """Send a load to the first server of the settings.
+
+    One group is asked beforehand and not counted: connections, and the server's own
+    first request, are not what a load costs.
+
+    Raises:
+        RadixFlowError: That first group failed.
+    """
+    transport = HTTPTransport(settings)
+    url, key = settings.base_urls[0], settings.api_key
+    try:
+        async with RadixFlowClient(
+            url,
+            api_key=key,
+            model=model,
+            max_connections=load.concurrency,
+            timeout=settings.timeouts,
+        ) as client:
+            [first] = Load(groups=1, words=8).requests(f"bench-{uuid.uuid4().hex}")
+            await client.run(first)
+            before = await _stats(transport.stats)
+            began = time.perf_counter()
+            outcomes = await client.score_all(
+                load.requests(f"bench-{uuid.uuid4().hex}"),
+                concurrency=load.concurrency,
+                progress=progress,
+            )
+            seconds = time.perf_counter() - began
+            after = await _stats(transport.stats)
+    finally:
+        await transport.aclose()
+    results = [outcome.result for outcome in outcomes if outcome.result is not None]
+    errors = [outcome.error for outcome in outcomes if outcome.error is not None]
+    times = sorted(result.elapsed for result in results)
+    prompt = sum(result.usage.prompt_tokens for result in results)
+    computed = sum(result.usage.computed_tokens for result in results)
+    rounds, rows = (_grown(before, after, name) for name in ("rounds", "rows"))
+    gauges = (before or {}).get("gauges") or {}
+    return Figures(
+        groups=len(results),
+        failed=len(errors),
+        error=str(errors[0]) if errors else None,
+        seconds=seconds,
+        groups_a_second=len(results) / seconds,
+        p50=quantile(times, 0.5),
+        p95=quantile(times, 0.95),
+        prompt_tokens=prompt,
+        computed_tokens=computed,
+        reuse=1 - computed / prompt if prompt else None,
+        rounds=rounds,
+        rows_a_round=rows / rounds if rows is not None and rounds else None,
+        others=gauges["running"] + gauges["waiting"] if gauges else None,
+        route=results[0].route if results else None,
+    )
+
+
+def quantile(ordered: Sequence[float], share: float) -> float | None:
+    """The smallest value that at least `share` of the values do not exceed."""
+    if not ordered:
+        return None
+    below = -int(-share * len(ordered) // 1)  # rounded up
+    return ordered[max(below, 1) - 1]
+
+
+async def _stats(
+    ask: Callable[[], Awaitable[Mapping[str, Any]]],
+) -> Mapping[str, Any] | None:
+    """The server's account; None where it has none to give."""
+    try:
+        return await ask()
+    except APIError:
+        return None
+
+
+def _grown(
+    before: Mapping[str, Any] | None, after: Mapping[str, Any] | None, name: str
+) -> int | None:
+    earlier = ((before or {}).get("counters") or {}).get(name)
+    later = ((after or {}).get("counters") or {}).get(name)
+    return (
+        later - earlier if isinstance(earlier, int) and isinstance(later, int) else None
+    )
