@@ -125,8 +125,9 @@ async def _answer(http: Request) -> Response:
     server: Server = http.app.state.radixflow
     request = parse_request(await read_body(http, most=MAX_BODY, seconds=BODY_SECONDS))
     model = server.check(request)
-    rank = _rank(http.headers.get("x-data-parallel-rank"), server.ranks)
+    given = _rank(http.headers.get("x-data-parallel-rank"), server.ranks)
     prompts = await _prompts(server, request)
+    rank = given if given is not None else server.home(prompts, request.cache_salt)
     group = Group(
         engine=server.engine,
         request=request,

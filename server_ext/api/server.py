@@ -16,6 +16,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from server_ext.api.group import ProducedDocuments, Route
 from server_ext.api.progress import Groups
 from server_ext.api.protocol import BranchesRequest, RequestRefused
+from server_ext.api.tokens import GroupPrompts
 from server_ext.config import POLICIES
 
 if TYPE_CHECKING:
@@ -122,6 +123,18 @@ class Server:
         if self.engine.errored:
             raise RequestRefused(503, "engine_dead", "the engine is gone: restart it")
         return request.model or self.models[0]
+
+    def home(self, prompts: GroupPrompts, salt: str | None) -> int | None:
+        """The rank whose cache knows a group's document; None where there is one rank.
+
+        vLLM's own balancer would spread a group's branches over all ranks, each of
+        which would compute the document.
+        """
+        if self.ranks == 1:
+            return None
+        document = prompts.context[: prompts.document_tokens]
+        digest = ProducedDocuments.digest(document, salt, None)
+        return int.from_bytes(digest[:8]) % self.ranks
 
     async def snapshot(self) -> dict[str, Any]:
         """The scheduler's snapshot now."""

@@ -539,6 +539,26 @@ async def test_an_error_before_the_stream(
     assert not engine.asked
 
 
+async def test_a_group_has_a_rank_of_its_documents_own() -> None:
+    """All its branches and its producer; with one rank there is nothing to choose."""
+
+    async def ranks(number: int, salt: str | None = None, **changes: Any) -> set[Any]:
+        engine = FakeEngine()
+        text = f"{number}. {DOCUMENT}"
+        body = group(document={"text": text}, question="?" * number, cache_salt=salt)
+        await post(engine, body, **changes)
+        assert len(engine.asked) == 3
+        return {asked.rank for asked in engine.asked}
+
+    homes = [await ranks(number) for number in range(12)]
+    assert all(len(home) == 1 for home in homes)
+    assert set.union(*homes) == {0, 1}
+    assert [await ranks(number) for number in range(12)] == homes
+    salted = [await ranks(number, "s") for number in range(12)]
+    assert salted != homes
+    assert await ranks(0, ranks=1) == {None}
+
+
 async def test_an_unknown_model_is_told_the_served_ones() -> None:
     client = await post(FakeEngine(), group(model="gpt"))
     assert "'gpt'" in client.error["message"]

@@ -1,0 +1,140 @@
+"""Two real servers behind real routers, and one of two ranks: affinity and loss."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+
+import pytest
+
+from radixflow_sdk import BranchedRequest, Progress, RadixFlow, RetryPolicy, ScoreResult
+from tests.e2e.loads import loads
+from tests.e2e.served import Served, fresh_salt, launched, serving, wait_for_health
+from tests.routers.fronts import NGINX, ROUTER, nginx, vllm_router
+
+pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(1500)]
+
+SMALL = ("--kv-cache-memory-bytes", str(1 << 28))
+PATIENT = RetryPolicy(attempts=6, initial=0.2)
+Front = Callable[[Path, Sequence[str]], AbstractContextManager[str]]
+
+
+@pytest.fixture(scope="module")
+def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Served]]:
+    """Two servers of the demo model, without a key."""
+    with ExitStack() as stack:
+        folders = [tmp_path_factory.mktemp(f"replica{number}") for number in range(2)]
+        yield [stack.enter_context(serving(folder, *SMALL)) for folder in folders]
+
+
+def asks(salt: str) -> list[BranchedRequest]:
+    """Every load's question, three times over: documents that come again."""
+    return [
+        BranchedRequest(
+            document=load.document,
+            options=list(load.options),
+            question=load.question,
+            cache_salt=salt,
+        )
+        for _ in range(3)
+        for load in loads()
+    ]
+
+
+def score(
+    url: str, salt: str, progress: Callable[[Progress], None] | None = None
+) -> list[ScoreResult]:
+    with RadixFlow(url, retry=PATIENT, timeout=300) as client:
+        outcomes = client.score_all(
+            asks(salt), concurrency=4, errors="raise", progress=progress
+        )
+        return [outcome.unwrap() for outcome in outcomes]
+
+
+def reuse(results: Sequence[ScoreResult]) -> float:
+    prompt = sum(result.usage.prompt_tokens for result in results)
+    computed = sum(result.usage.computed_tokens for result in results)
+    return 100 * (1 - computed / prompt)
+
+
+def same(results: Sequence[ScoreResult], others: Sequence[ScoreResult]) -> bool:
+    """Equal up to bfloat16's rounding."""
+    pairs = zip(results, others, strict=True)
+    return all(
+        abs(a.score - b.score) < 0.07 * max(len(a.tokens), 1)
+        for one, other in pairs
+        for a, b in zip(
+            sorted(one.candidates, key=lambda c: c.index),
+            sorted(other.candidates, key=lambda c: c.index),
+            strict=True,
+        )
+    )
+
+
+FRONTS = [
+    pytest.param(nginx, id="nginx", marks=pytest.mark.skipif(NGINX is None, reason="")),
+    pytest.param(
+        vllm_router,
+        id="vllm-router",
+        marks=pytest.mark.skipif(ROUTER is None, reason="see `make routers`"),
+    ),
+]
+
+
+@pytest.mark.parametrize("front", FRONTS)
+def test_two_servers_reuse_as_much_as_one(
+    replicas: list[Served],
+    front: Front,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> None:
+    alone = score(replicas[0].url, fresh_salt())
+    before = [replica.counters()["prompt_tokens"] for replica in replicas]
+    with front(tmp_path, [replica.url for replica in replicas]) as url:
+        together = score(url, fresh_salt())
+    took = [
+        replica.counters()["prompt_tokens"] - earlier
+        for replica, earlier in zip(replicas, before, strict=True)
+    ]
+    assert all(took), took
+    assert same(together, alone)
+    record_property("reuse", (reuse(alone), reuse(together)))
+    assert abs(reuse(together) - reuse(alone)) <= 2
+
+
+@pytest.mark.skipif(NGINX is None, reason="no nginx here")
+def test_a_server_that_is_killed_costs_no_result(
+    replicas: list[Served], tmp_path: Path
+) -> None:
+    with launched(tmp_path, *SMALL) as (process, url, log):
+        second = Served(process, url, log)
+        with second.http:
+            wait_for_health(second)
+            alone = score(replicas[0].url, fresh_salt())
+            with nginx(tmp_path, [replicas[0].url, second.url]) as front:
+                done: list[int] = []
+
+                def kill(progress: Progress) -> None:
+                    done.append(progress.done)
+                    if len(done) == 3:
+                        os.killpg(process.pid, signal.SIGKILL)
+
+                together = score(front, fresh_salt(), progress=kill)
+    assert len(done) == len(alone)
+    assert same(together, alone)
+
+
+def test_two_ranks_of_one_server_reuse_as_much_as_one(
+    replicas: list[Served],
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> None:
+    alone = score(replicas[0].url, fresh_salt())
+    with serving(tmp_path, *SMALL, "--data-parallel-size", "2") as served:
+        together = score(served.url, fresh_salt())
+    assert same(together, alone)
+    record_property("reuse", (reuse(alone), reuse(together)))
+    assert abs(reuse(together) - reuse(alone)) <= 2
