@@ -31,9 +31,9 @@ CHOICES = ("excerpt_musr", "excerpt_pubmedqa", "excerpt_xquad")
 OTHERS = ("excerpt_perplexity", "excerpt_generate")
 ROUNDING = 0.1
 """Nats by which two bfloat16 computations of one option may differ ..."""
-ROUNDING_A_TOKEN = 0.01
-"""... or a token of it, where it has more than ten: those are texts in scripts that the
-model never saw, letter by letter, worth -100 nats and less."""
+ROUNDING_A_TOKEN = 0.07
+"""... or a token of it, where errors of single tokens add up (as the root of their number):
+texts in scripts that the model never saw, letter by letter, worth -100 nats and less."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,9 @@ def test_every_request_has_local_completions_likelihood(
     for question in pairs:
         for option, (wanted, greedy), (got, also) in zip(*question, strict=True):
             tokens = len(encode(f" {option}"))
-            limit = max(ROUNDING, ROUNDING_A_TOKEN * tokens)
+            unseen = not option.isascii()
+            limit = ROUNDING_A_TOKEN * tokens**0.5 if unseen else ROUNDING
+            limit = max(ROUNDING, limit)
             assert got == pytest.approx(wanted, abs=limit), (option, tokens)
             # local-completions and we both call a tie greedy; rounding may break one.
             assert greedy == also or abs(got - wanted) > 0

@@ -35,7 +35,10 @@ FRONTS = [
     pytest.param(
         vllm_router,
         id="vllm-router",
-        marks=pytest.mark.skipif(ROUTER is None, reason="see `make routers`"),
+        marks=[
+            pytest.mark.slow,  # `make test-full` builds it
+            pytest.mark.skipif(ROUTER is None, reason="see `make routers`"),
+        ],
     ),
 ]
 pytestmark = [
