@@ -208,9 +208,9 @@ def fresh_salt() -> str:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, *flags: str) -> Iterator[Served]:
-    """``radixflow serve demo`` on a free port, up when the block begins."""
-    with launched(folder, *flags) as (process, url, log):
+def serving(folder: Path, *flags: str, model: str = "demo") -> Iterator[Served]:
+    """``radixflow serve`` on a free port, up when the block begins."""
+    with launched(folder, *flags, model=model) as (process, url, log):
         served = Served(process, url, log)
         with contextlib.closing(served.http):
             wait_for_health(served)
@@ -219,7 +219,7 @@ def serving(folder: Path, *flags: str) -> Iterator[Served]:
 
 @contextlib.contextmanager
 def launched(
-    folder: Path, *flags: str
+    folder: Path, *flags: str, model: str = "demo"
 ) -> Iterator[tuple[subprocess.Popen[bytes], str, Path]]:
     """The same, just begun; nothing of it is left after the block."""
     with socket.socket() as probe:
@@ -227,7 +227,7 @@ def launched(
         port = probe.getsockname()[1]
     log = folder / f"server-{port}.log"
     launcher = Path(sys.executable).with_name("radixflow")
-    command = [str(launcher), "serve", "demo", "--port", str(port), *flags]
+    command = [str(launcher), "serve", model, "--port", str(port), *flags]
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,

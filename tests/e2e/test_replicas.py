@@ -45,9 +45,15 @@ def asks(salt: str) -> list[BranchedRequest]:
 
 
 def score(
-    url: str, salt: str, progress: Callable[[Progress], None] | None = None
+    url: str,
+    salt: str,
+    *,
+    progress: Callable[[Progress], None] | None = None,
+    rank: int | None = None,
 ) -> list[ScoreResult]:
-    with RadixFlow(url, retry=PATIENT, timeout=300) as client:
+    headers = {} if rank is None else {"X-data-parallel-rank": str(rank)}
+    with RadixFlow(url, retry=PATIENT, timeout=300) as plain:
+        client = plain.with_options(extra_headers=headers)
         outcomes = client.score_all(
             asks(salt), concurrency=4, errors="raise", progress=progress
         )
@@ -127,14 +133,17 @@ def test_a_server_that_is_killed_costs_no_result(
     assert same(together, alone)
 
 
-def test_two_ranks_of_one_server_reuse_as_much_as_one(
-    replicas: list[Served],
-    tmp_path: Path,
-    record_property: Callable[[str, object], None],
+def test_a_document_has_its_rank(
+    tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    alone = score(replicas[0].url, fresh_salt())
-    with serving(tmp_path, *SMALL, "--data-parallel-size", "2") as served:
-        together = score(served.url, fresh_salt())
-    assert same(together, alone)
-    record_property("reuse", (reuse(alone), reuse(together)))
-    assert abs(reuse(together) - reuse(alone)) <= 2
+    """SmolLM2: a model with experts needs what vLLM's CPU workers do not have.
+
+    In float32: in bfloat16 its scores differ by tenths from run to run on one rank too.
+    """
+    flags = ("--data-parallel-size", "2", "--dtype", "float32")
+    with serving(tmp_path, *flags, model="smollm2") as served:
+        spread = score(served.url, fresh_salt())
+        pinned = score(served.url, fresh_salt(), rank=0)
+    assert same(spread, pinned)
+    record_property("reuse", (reuse(pinned), reuse(spread)))
+    assert abs(reuse(spread) - reuse(pinned)) <= 2
