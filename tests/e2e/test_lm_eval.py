@@ -32,8 +32,8 @@ OTHERS = ("excerpt_perplexity", "excerpt_generate")
 ROUNDING = 0.1
 """Nats by which two bfloat16 computations of one option may differ ..."""
 ROUNDING_A_TOKEN = 0.07
-"""... or a token of it, where errors of single tokens add up (as the root of their number):
-texts in scripts that the model never saw, letter by letter, worth -100 nats and less."""
+"""... or a token of it, added up as the root of their number: texts in scripts that the
+model never saw, letter by letter, worth -100 nats and less."""
 
 
 @dataclass(frozen=True)
