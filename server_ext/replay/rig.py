@@ -44,11 +44,13 @@ from server_ext.replay.policies import MATCH_UNIT, Arm
 __all__ = [
     "Keys",
     "Shape",
+    "cache_layout",
     "make_native_scheduler",
     "make_request",
     "make_scheduler",
     "make_served_scheduler",
     "model_output",
+    "scaled",
 ]
 
 _SAMPLED = [1]
@@ -114,8 +116,9 @@ class Shape:
         )
 
 
-def _config(shape: Shape, *, asynchronous: bool) -> VllmConfig:
-    config = copy.copy(_shared_config())
+def scaled(base: VllmConfig, shape: Shape, *, asynchronous: bool) -> VllmConfig:
+    """A copy of a configuration, with the bounds of a shape."""
+    config = copy.copy(base)
     cache = config.cache_config = copy.copy(config.cache_config)
     cache.block_size = shape.block_size
     cache.num_gpu_blocks = shape.blocks
@@ -127,12 +130,16 @@ def _config(shape: Shape, *, asynchronous: bool) -> VllmConfig:
     scheduler.max_num_scheduled_tokens = shape.token_budget
     scheduler.max_num_seqs = shape.rows
     scheduler.async_scheduling = asynchronous
-    config.additional_config = {"radixflow": {"policy": "radix"}}
     return config
 
 
-def _cache_layout(shape: Shape) -> KVCacheConfig:
-    """Cache groups; the sizes of heads and states do not matter to a scheduler."""
+def cache_layout(shape: Shape, *, mode: str = "align") -> KVCacheConfig:
+    """Cache groups; the sizes of heads and states do not matter to a scheduler.
+
+    Args:
+        shape: how many, of what blocks.
+        mode: vLLM's ``mamba_cache_mode``.
+    """
     attention = FullAttentionSpec(
         block_size=shape.block_size, num_kv_heads=1, head_size=64, dtype=torch.bfloat16
     )
@@ -140,7 +147,7 @@ def _cache_layout(shape: Shape) -> KVCacheConfig:
         block_size=shape.block_size,
         shapes=((1,), (1,)),
         dtypes=(torch.bfloat16, torch.float32),
-        mamba_cache_mode="align",
+        mamba_cache_mode=mode,
         page_size_padded=attention.page_size_bytes,
     )
     groups = [KVCacheGroupSpec(["attention"], attention)]
@@ -190,10 +197,11 @@ def make_native_scheduler(card: Card, *, fine: bool) -> AsyncScheduler:
 
 
 def _parts(shape: Shape, *, asynchronous: bool) -> dict[str, Any]:
-    config = _config(shape, asynchronous=asynchronous)
+    config = scaled(_shared_config(), shape, asynchronous=asynchronous)
+    config.additional_config = {"radixflow": {"policy": "radix"}}
     return {
         "vllm_config": config,
-        "kv_cache_config": _cache_layout(shape),
+        "kv_cache_config": cache_layout(shape),
         "structured_output_manager": StructuredOutputManager(config),
         "block_size": shape.block_size,
         "hash_block_size": shape.unit,

@@ -9,7 +9,6 @@ resumes from anything but the state of its own prefix.
 
 from __future__ import annotations
 
-import copy
 import functools
 import os
 import random
@@ -22,7 +21,6 @@ from typing import Any
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ["RADIXFLOW_DEBUG"] = "1"  # every round of every test is looked back at
 
-import torch
 from vllm.config import KVTransferConfig, VllmConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
@@ -31,12 +29,6 @@ from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import EngineCoreOutput
-from vllm.v1.kv_cache_interface import (
-    FullAttentionSpec,
-    KVCacheConfig,
-    KVCacheGroupSpec,
-    MambaSpec,
-)
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
@@ -44,6 +36,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 from server_ext.engine import block_copy
 from server_ext.engine.scheduler import RadixFlowScheduler
 from server_ext.hints import STATE_ONLY, TRIM_ROWS
+from server_ext.replay.rig import Shape, cache_layout, scaled
 from tests.engine.shadow import ShadowWorker
 
 MODEL = Path(__file__).parent / "data"
@@ -134,7 +127,7 @@ def create_scheduler(knobs: Knobs | None = None, **changes: Any) -> AsyncSchedul
     cls = AsyncScheduler if knobs.native else RadixFlowScheduler
     scheduler = cls(
         vllm_config=config,
-        kv_cache_config=_cache_layout(knobs),
+        kv_cache_config=cache_layout(_shape(knobs), mode=knobs.cache_mode),
         structured_output_manager=StructuredOutputManager(config),
         block_size=knobs.block_size,
         hash_block_size=knobs.unit,
@@ -145,21 +138,11 @@ def create_scheduler(knobs: Knobs | None = None, **changes: Any) -> AsyncSchedul
 
 
 def _config(knobs: Knobs) -> VllmConfig:
-    config = copy.copy(shared_config())
-    cache = config.cache_config = copy.copy(config.cache_config)
-    cache.block_size = knobs.block_size
-    cache.num_gpu_blocks = knobs.num_blocks
-    cache.enable_prefix_caching = knobs.prefix_caching
-    cache.mamba_cache_mode = knobs.cache_mode
-    model = config.model_config = copy.copy(config.model_config)
-    model.max_model_len = knobs.max_model_len
-    scheduler = config.scheduler_config = copy.copy(config.scheduler_config)
-    scheduler.max_model_len = knobs.max_model_len
-    scheduler.max_num_batched_tokens = knobs.token_budget
-    scheduler.max_num_scheduled_tokens = knobs.token_budget
-    scheduler.max_num_seqs = knobs.rows
+    config = scaled(shared_config(), _shape(knobs), asynchronous=knobs.asynchronous)
+    config.cache_config.enable_prefix_caching = knobs.prefix_caching
+    config.cache_config.mamba_cache_mode = knobs.cache_mode
+    scheduler = config.scheduler_config
     scheduler.policy = knobs.scheduling
-    scheduler.async_scheduling = knobs.asynchronous
     if knobs.connector is not None:
         scheduler.disable_hybrid_kv_cache_manager = True
         config.kv_transfer_config = KVTransferConfig(
@@ -171,28 +154,16 @@ def _config(knobs: Knobs) -> VllmConfig:
     return config
 
 
-def _cache_layout(knobs: Knobs) -> KVCacheConfig:
-    attention = FullAttentionSpec(
-        block_size=knobs.block_size, num_kv_heads=2, head_size=64, dtype=torch.bfloat16
-    )
-    # A state must fit into a page of the attention layers; its true size is no matter.
-    recurrent = MambaSpec(
+def _shape(knobs: Knobs) -> Shape:
+    return Shape(
         block_size=knobs.block_size,
-        shapes=((1, 2), (1, 2)),
-        dtypes=(torch.float32, torch.float32),
-        mamba_cache_mode=knobs.cache_mode,
-        page_size_padded=attention.page_size_bytes,
-    )
-    groups = [KVCacheGroupSpec(["attention"], attention)]
-    groups += [
-        KVCacheGroupSpec([f"recurrent{index}"], recurrent)
-        for index in range(knobs.recurrent_groups)
-    ]
-    return KVCacheConfig(
-        num_blocks=knobs.num_blocks,
-        kv_cache_tensors=[],
-        kv_cache_groups=groups,
-        prefix_cache_retention_interval=knobs.retention,
+        unit=knobs.unit,
+        recurrent_groups=knobs.recurrent_groups,
+        blocks=knobs.num_blocks,
+        max_model_len=knobs.max_model_len,
+        token_budget=knobs.token_budget,
+        rows=knobs.rows,
+        retention=knobs.retention,
     )
 
 
