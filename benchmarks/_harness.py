@@ -187,6 +187,14 @@ class Claim:
         object.__setattr__(self, "met", met)
 
 
+def show_claims(claims: Sequence[Claim]) -> None:
+    """A line for each claim: met or not, as seen, and its target."""
+    for claim in claims:
+        mark = "met    " if claim.met else "not met"
+        print(f"{mark} {claim.name}: {claim.value:g} {claim.unit}", end="")
+        print(f" (target {claim.op} {claim.target:g})")
+
+
 def spread(values: Sequence[float]) -> dict[str, float]:
     """Median, least and most."""
     return {

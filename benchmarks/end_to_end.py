@@ -54,6 +54,7 @@ from benchmarks._harness import (
     BenchmarkError,
     Claim,
     Server,
+    show_claims,
     spread,
     write_results,
 )
@@ -446,10 +447,7 @@ def main() -> int:
         "runs there; rounds and tokens are not.",
     )
     show(console, summary)
-    for claim in found:
-        mark = "met    " if claim.met else "not met"
-        print(f"{mark} {claim.name}: {claim.value} {claim.unit}", end="")
-        print(f" (target {claim.op} {claim.target})")
+    show_claims(found)
     print(f"wrote {path.name}")
     return 0
 

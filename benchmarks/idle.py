@@ -22,7 +22,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks._harness import Claim, Server, spread, write_results
+from benchmarks._harness import Claim, Server, show_claims, spread, write_results
 
 HOLD_MS = 5
 BRANCHES = 300
@@ -132,9 +132,7 @@ def main() -> int:
         Claim("past the deadline, p99", p99, "ms", 1.0, "<="),
         Claim("past the deadline, worst", ordered[-1], "ms", 1.0, "<="),
     ]
-    for claim in claims:
-        mark = "met    " if claim.met else "not met"
-        print(f"{mark} {claim.name}: {claim.value:.3f} {claim.unit}")
+    show_claims(claims)
     path = write_results(
         "idle",
         command="python -m benchmarks.idle",

@@ -47,7 +47,14 @@ from tokenizers import Tokenizer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks._harness import BenchmarkError, Claim, Server, spread, write_results
+from benchmarks._harness import (
+    BenchmarkError,
+    Claim,
+    Server,
+    show_claims,
+    spread,
+    write_results,
+)
 from radixflow_sdk import RadixFlowClient, RadixFlowError, Timeouts
 from radixflow_sdk.evals.harness import RadixFlowLM
 from server_ext.demo import CHECKPOINT
@@ -465,10 +472,7 @@ def main() -> int:
         "probability an option, the others the likelihood of the whole option.",
     )
     show(Console(width=None if sys.stdout.isatty() else 120), summary)
-    for claim in found:
-        mark = "met    " if claim.met else "not met"
-        print(f"{mark} {claim.name}: {claim.value} {claim.unit}", end="")
-        print(f" (target {claim.op} {claim.target:g})")
+    show_claims(found)
     print(f"wrote {path.name}")
     return 0
 

@@ -24,7 +24,14 @@ import httpx
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks._harness import ROOT, BenchmarkError, Claim, Server, write_results
+from benchmarks._harness import (
+    ROOT,
+    BenchmarkError,
+    Claim,
+    Server,
+    show_claims,
+    write_results,
+)
 from radixflow_sdk import (
     BranchedRequest,
     RadixFlowClient,
@@ -174,10 +181,7 @@ def main() -> int:
     if chosen.dtype:
         command += f" --dtype {chosen.dtype}"
     path = write_results(chosen.name, command=command, raw=raw, claims=found)
-    for claim in found:
-        mark = "met    " if claim.met else "not met"
-        print(f"{mark} {claim.name}: {claim.value} {claim.unit}", end="")
-        print(f" (target {claim.op} {claim.target:g})")
+    show_claims(found)
     print(f"wrote {path.name}")
     return 0
 

@@ -28,7 +28,7 @@ import httpx
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from benchmarks._harness import Claim, Server, write_results
+from benchmarks._harness import Claim, Server, show_claims, write_results
 from benchmarks.end_to_end import Group, loads, through_completions
 from radixflow_sdk import RadixFlowClient, RadixFlowError, Timeouts
 
@@ -282,9 +282,7 @@ def main() -> int:
         console.print(f"{count:>7} {kind}")
     for error in seen.errors[:10]:
         console.print(error, markup=False)
-    for claim in found:
-        mark = "met    " if claim.met else "not met"
-        console.print(f"{mark} {claim.name}: {claim.value} {claim.unit}")
+    show_claims(found)
     if chosen.minutes >= 20:
         write_results(
             "soak",

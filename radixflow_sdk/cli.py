@@ -11,6 +11,8 @@ import dataclasses
 import importlib
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -314,6 +316,24 @@ def evaluate_file(
     raise typer.Exit(1 if failures else BELOW if below else 0)
 
 
+@contextmanager
+def _extra(what: str, name: str) -> Iterator[None]:
+    """Say which extra is missing where a module of it is.
+
+    Raises:
+        typer.Exit: one is.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        typer.echo(
+            f"radixflow: {what} needs {error.name}, which is not installed; "
+            f"pip install 'radixflow-sdk[{name}]'.",
+            err=True,
+        )
+        raise typer.Exit(1) from None
+
+
 @app.command(
     "lm-eval",
     help="lm-evaluation-harness with the model `radixflow` (try --help).",
@@ -322,15 +342,8 @@ def evaluate_file(
 )
 def lm_eval(context: typer.Context) -> None:
     """Hand the rest of the command line to lm-evaluation-harness."""
-    try:
+    with _extra("lm-eval", "eval"):
         harness = importlib.import_module("radixflow_sdk.evals.harness")
-    except ModuleNotFoundError as error:
-        typer.echo(
-            f"radixflow: lm-eval needs {error.name}, which is not installed; "
-            "pip install 'radixflow-sdk[eval]'.",
-            err=True,
-        )
-        raise typer.Exit(1) from None
     harness.main(list(context.args))
 
 
@@ -342,15 +355,8 @@ def lm_eval(context: typer.Context) -> None:
 )
 def serve(context: typer.Context) -> None:
     """Hand the rest of the command line to the server extension."""
-    try:
+    with _extra("serving", "server"):
         launcher = importlib.import_module("server_ext.serve")
-    except ModuleNotFoundError as error:
-        typer.echo(
-            f"radixflow: serving needs {error.name}, which is not installed; "
-            "pip install 'radixflow-sdk[server]'.",
-            err=True,
-        )
-        raise typer.Exit(1) from None
     raise typer.Exit(launcher.main(list(context.args)))
 
 
@@ -362,16 +368,9 @@ def serve(context: typer.Context) -> None:
 )
 def replay(context: typer.Context) -> None:
     """Hand the rest of the command line to the replay lab."""
-    try:
+    with _extra("the replay", "server,replay"):
         lab = importlib.import_module("server_ext.replay")
         status = lab.main(list(context.args))
-    except ModuleNotFoundError as error:
-        typer.echo(
-            f"radixflow: the replay needs {error.name}, which is not installed; "
-            "pip install 'radixflow-sdk[server,replay]'.",
-            err=True,
-        )
-        raise typer.Exit(1) from None
     raise typer.Exit(status)
 
 

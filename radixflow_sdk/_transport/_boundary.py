@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from radixflow_sdk._transport._reads import Prompt
+from radixflow_sdk._transport._reads import Prompt, common_length
 from radixflow_sdk.exceptions import (
     APIStatusError,
     ContextTooLongError,
@@ -100,7 +100,7 @@ async def _read_context(request: BranchRequest, encoder: Encoder) -> _Context:
         async def joint(branch: str) -> Ids:
             return await encoder.whole(text + moved + branch)
 
-        return _Context(ids, _common(ids, alone), joint)
+        return _Context(ids, common_length([ids, alone]), joint)
     if any(isinstance(part, Message) for part in document):
         raise PluginMissingError(
             "The server has no RadixFlow plug-in, and without it chat messages have no "
@@ -185,9 +185,3 @@ def _refused(
     code: str, field: str, what: str, kind: type[APIStatusError] = InvalidRequestError
 ) -> APIStatusError:
     return kind(f"{field}: {what}.", status=422, code=code, field=field)
-
-
-def _common(left: Ids, right: Ids) -> int:
-    pairs = zip(left, right, strict=False)
-    unlike = (at for at, (one, other) in enumerate(pairs) if one != other)
-    return next(unlike, min(len(left), len(right)))

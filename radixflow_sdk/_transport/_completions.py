@@ -68,7 +68,7 @@ class CompletionsTransport:
     ) -> None:
         self._http = http
         self._route = route
-        self._encoders: dict[str | None, Encoder] = {}
+        self._known: dict[str | None, tuple[Ids, int | None]] = {}
 
     async def models(self) -> tuple[str, ...]:
         """Names of the served models (``GET /v1/models``).
@@ -116,7 +116,7 @@ class CompletionsTransport:
 
     async def _encoder(self, call: Call) -> Encoder:
         model = call.request.model
-        if model not in self._encoders:
+        if model not in self._known:
             plain, longest = await call.tokens("a")
             special, _ = await call.tokens("a", special=True)
             at = next(
@@ -127,9 +127,9 @@ class CompletionsTransport:
                 ),
                 0,
             )
-            self._encoders[model] = Encoder(call.encode, special[:at], longest)
-        known = self._encoders[model]
-        return Encoder(call.encode, known.prefix, known.longest)
+            self._known[model] = special[:at], longest
+        prefix, longest = self._known[model]
+        return Encoder(call.encode, prefix, longest)
 
     async def _probe(self, call: Call, encoder: Encoder) -> Literal["trie", "echo"]:
         """Whether the server gives the rows of chosen tokens: asked once."""

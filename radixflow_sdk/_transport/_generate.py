@@ -20,7 +20,7 @@ from radixflow_sdk._transport._boundary import Ids
 from radixflow_sdk._transport._completions import Call
 from radixflow_sdk._transport._http import Answer, Http
 from radixflow_sdk._transport._ndjson import read_lines
-from radixflow_sdk._transport._reads import MOST_ROWS
+from radixflow_sdk._transport._reads import MOST_ROWS, common_length
 from radixflow_sdk._transport._wire import read_models
 from radixflow_sdk.exceptions import (
     APIStatusError,
@@ -126,7 +126,7 @@ async def _encode(call: Call) -> tuple[list[Prompt], int]:
             await call.rendered([*document, Message(role="user", content=str(content))])
             for content in contents
         ]
-        return list(chats), _common(chats)
+        return list(chats), common_length(chats)
     else:
         ids = tuple(token for token in document if isinstance(token, int))
     joined: list[Prompt] = []
@@ -142,12 +142,6 @@ async def _length(call: Call, document: str) -> int:
         if len(call.request.branches) > 1:
             return len((await call.tokens(document, special=True))[0])
     return 0
-
-
-def _common(prompts: Sequence[Ids]) -> int:
-    low, high = min(prompts), max(prompts)
-    pairs = zip(low, high, strict=False)
-    return next((at for at, (a, b) in enumerate(pairs) if a != b), len(low))
 
 
 def _packs(prompts: Sequence[Prompt]) -> Iterator[tuple[int, list[Prompt]]]:

@@ -107,7 +107,8 @@ class Trie:
     def __init__(self, prompts: Sequence[Prompt], labels: Sequence[int] = ()) -> None:
         self._prompts, self._labels = prompts, tuple(dict.fromkeys(labels))
         cut = min(prompt.scored_from for prompt in prompts)
-        self.shared = _common([prompt.tokens[:cut] for prompt in prompts])
+        whole = [prompt.tokens[:cut] for prompt in prompts]
+        self.shared = whole[0][: common_length(whole)]
         self._rows: dict[tuple[int, ...], Row] = {}
 
     def packs(self) -> Iterator[Pack]:
@@ -160,11 +161,13 @@ class Trie:
             yield prompt.tokens[start:at], (prompt.tokens[at],)
 
 
-def _common(sequences: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    first, last = min(sequences), max(sequences)
-    pairs = zip(first, last, strict=False)
-    length = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
-    return first if length is None else first[:length]
+def common_length(sequences: Sequence[tuple[int, ...]]) -> int:
+    """How many tokens all of them begin with."""
+    # What the least and the greatest begin with, all between them do.
+    least, greatest = min(sequences), max(sequences)
+    pairs = zip(least, greatest, strict=False)
+    unlike = (at for at, (one, other) in enumerate(pairs) if one != other)
+    return next(unlike, len(least))
 
 
 # --- completions, read ---------------------------------------------------------------
