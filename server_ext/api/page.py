@@ -24,7 +24,23 @@ router = APIRouter(tags=["radixflow"])
 @router.get("/radixflow", response_class=HTMLResponse)
 async def page() -> HTMLResponse:
     """The page, and a policy under which only its own script runs."""
-    text = _page()
+    text, allowed = _page()
+    return HTMLResponse(
+        text,
+        headers={
+            "Content-Security-Policy": allowed,
+            "Cache-Control": "no-store",
+            "Referrer-Policy": "no-referrer",
+            "X-Content-Type-Options": "nosniff",
+        },
+    )
+
+
+@cache
+def _page() -> tuple[str, str]:
+    """Its text, and the policy that names its script."""
+    file = resources.files("server_ext.api").joinpath("page.html")
+    text = file.read_text(encoding="utf-8")
     script = re.search(r"<script>(.*?)</script>", text, re.DOTALL)
     assert script is not None
     digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
@@ -37,18 +53,4 @@ async def page() -> HTMLResponse:
         "form-action 'none'",
         "frame-ancestors 'none'",
     )
-    return HTMLResponse(
-        text,
-        headers={
-            "Content-Security-Policy": "; ".join(allowed),
-            "Cache-Control": "no-store",
-            "Referrer-Policy": "no-referrer",
-            "X-Content-Type-Options": "nosniff",
-        },
-    )
-
-
-@cache
-def _page() -> str:
-    file = resources.files("server_ext.api").joinpath("page.html")
-    return file.read_text(encoding="utf-8")
+    return text, "; ".join(allowed)

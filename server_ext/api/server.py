@@ -157,11 +157,7 @@ class Server:
             self.engine, "radixflow_arrivals", after
         )
         if kept is None:
-            raise RequestRefused(
-                501,
-                "unsupported",
-                "this server runs another scheduler: start it with `radixflow serve`",
-            )
+            raise _not_ours()
         return kept
 
     async def switch_policy(self, body: bytes) -> str:
@@ -182,17 +178,21 @@ class Server:
                 "name",
             )
         if not self.route.ours:
-            raise RequestRefused(
-                501,
-                "unsupported",
-                "this server runs another scheduler: start it with `radixflow serve`",
-            )
+            raise _not_ours()
         if not await _utility(self.engine, "radixflow_set_policy", name):
             raise RequestRefused(
                 409, "busy", "requests are in flight: switch when the server is idle"
             )
         self.row_tokens = POLICIES[name].row_tokens
         return name
+
+
+def _not_ours() -> RequestRefused:
+    return RequestRefused(
+        501,
+        "unsupported",
+        "this server runs another scheduler: start it with `radixflow serve`",
+    )
 
 
 def _reads_by_ids(config: VllmConfig) -> bool:

@@ -332,16 +332,12 @@ class RadixFlowScheduler(AsyncScheduler):
 
     def _promised(self, order: GroupOrder, request: Request) -> int:
         """First tokens of a request that another which waits will have computed."""
-        unit, keys = self.hash_block_size, request.block_hashes
-        promised = 0
+        unit, promised = self.hash_block_size, 0
         for name in order.missing:
             other = self.requests[str(name)]
             hints = self._hints[other.request_id]
             units = min(hints.shared_tokens, other.num_tokens) // unit
-            if (
-                0 < units <= len(keys)
-                and other.block_hashes[units - 1] == keys[units - 1]
-            ):
+            if _begin_alike(request, other, units):
                 promised = max(promised, units * unit)
         return promised
 
@@ -351,12 +347,8 @@ class RadixFlowScheduler(AsyncScheduler):
             return
         position = min(self._state_position(request), request.num_computed_tokens)
         units = position // self.hash_block_size
-        if not units:
-            return
-        key = request.block_hashes[units - 1]
         for name in order.missing:
-            waiting = self.requests[str(name)].block_hashes
-            if len(waiting) >= units and waiting[units - 1] == key:
+            if _begin_alike(request, self.requests[str(name)], units):
                 order.cached(name, position)
 
     def _lane(self, request: Request) -> Hashable:
@@ -647,6 +639,14 @@ class RadixFlowScheduler(AsyncScheduler):
         self._adopt(policy)
         logger.info("RadixFlow policy: %s", policy.name)
         return True
+
+
+def _begin_alike(one: Request, other: Request, units: int) -> bool:
+    """Whether two prompts have their first `units` match units in common, 1 or more."""
+    keys, others = one.block_hashes, other.block_hashes
+    return 0 < units <= min(len(keys), len(others)) and (
+        keys[units - 1] == others[units - 1]
+    )
 
 
 def _rows_from(tensors: LogprobsTensors, first: int) -> LogprobsTensors:
