@@ -4,8 +4,9 @@
 `_ndjson` its lines · `_completions` a server without the plug-in, `_reads` its rows,
 `_boundary` its tokens · `_generate` branches that go on · `_routes` which of them ·
 `_http` one server · `_pool` its connections · `_retry` what is missing, sent again ·
-`_replicas` which server · `_errors` the wall where foreign exceptions become ours. It
-must not know templates, scores or rankings.
+`_replicas` which server · `_errors` the wall where foreign exceptions become ours ·
+`_secrets` what must not get out with them. It must not know templates, scores or
+rankings.
 """
 
 from radixflow_sdk._transport._base import Emit, Transport

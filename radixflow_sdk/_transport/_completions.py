@@ -10,9 +10,9 @@ This room must not retry.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from radixflow_sdk._transport._boundary import Encoded, Encoder, Ids, encode_group
 from radixflow_sdk._transport._http import Answer, Http
@@ -40,6 +40,8 @@ from radixflow_sdk.types import (
     TokenScore,
     Usage,
 )
+
+T = TypeVar("T")
 
 # Nothing of a server's generation config shall bend what is read.
 _PLAIN: Mapping[str, Any] = {
@@ -76,7 +78,7 @@ class CompletionsTransport:
         Raises:
             APIError: The server could not be asked.
         """
-        return read_models(await self._http.get("/v1/models"))
+        return await self._http.get("/v1/models", read_models)
 
     async def stream(self, request: BranchRequest) -> AsyncGenerator[BranchEvent, None]:
         """Score one group; yield its events as its requests end.
@@ -162,12 +164,16 @@ class Call:
     async def complete(self, prompts: Sequence[Ids], ids: Sequence[int]) -> list[Row]:
         """The row after each prompt, with the log-probabilities of some tokens."""
         body = {"prompt": [list(p) for p in prompts], "logprob_token_ids": list(ids)}
-        return read_generated(await self._post_completions(body), len(prompts))
+        return await self._post_completions(
+            body, lambda answer: read_generated(answer, len(prompts))
+        )
 
     async def echo(self, prompt: Ids) -> list[Row]:
         """The rows of a prompt's tokens but the first, and the one after it."""
         body = {"prompt": [list(prompt)], "echo": True}
-        return read_echoed(await self._post_completions(body), prompt)
+        return await self._post_completions(
+            body, lambda answer: read_echoed(answer, prompt)
+        )
 
     async def encode(self, text: str) -> Ids:
         """Token ids of a text, without special tokens."""
@@ -178,12 +184,12 @@ class Call:
     ) -> tuple[Ids, int | None]:
         """Token ids of a text, and the model's length."""
         body = {"prompt": text, "add_special_tokens": special}
-        return read_tokens(await self._post("/tokenize", body))
+        return await self._post("/tokenize", body, read_tokens)
 
     async def rendered(self, messages: Sequence[Message]) -> Ids:
         """Token ids of a chat, with the prompt for its next message."""
         spelled = [{"role": m.role, "content": m.content} for m in messages]
-        return read_tokens(await self._post("/tokenize", {"messages": spelled}))[0]
+        return (await self._post("/tokenize", {"messages": spelled}, read_tokens))[0]
 
     def completing(
         self, body: Mapping[str, Any]
@@ -199,13 +205,19 @@ class Call:
             on_response=self.request.on_response,
         )
 
-    async def _post_completions(self, body: Mapping[str, Any]) -> bytes:
-        return await self._post("/v1/completions", self._salted({**_PLAIN, **body}))
+    async def _post_completions(
+        self, body: Mapping[str, Any], read: Callable[[bytes], T]
+    ) -> T:
+        whole = self._salted({**_PLAIN, **body})
+        return await self._post("/v1/completions", whole, read)
 
-    async def _post(self, path: str, body: Mapping[str, Any]) -> bytes:
+    async def _post(
+        self, path: str, body: Mapping[str, Any], read: Callable[[bytes], T]
+    ) -> T:
         return await self._http.post(
             path,
             *self._letter(body),
+            read=read,
             group_id=self.request.group_id,
             on_response=self.request.on_response,
         )

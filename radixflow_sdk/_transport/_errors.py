@@ -1,7 +1,7 @@
 """The wall: httpx's exceptions and HTTP's statuses become ours, and stay outside.
 
 Every exception class that httpx exports stands in `_FOREIGN`; a test fails when httpx
-grows one. This room must not retry, and must not let an API key through.
+grows one. This room must not retry, and must not let a secret through.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 
+from radixflow_sdk._transport._secrets import Secrets
 from radixflow_sdk.exceptions import (
     APIConnectionError,
     APIError,
@@ -84,19 +85,21 @@ class Wall:
 
     Attributes:
         started: Set once the answer has begun.
+        secrets: Of the request; set once it is made.
     """
 
     def __init__(
         self, url: str, *, request_id: str | None = None, group_id: str | None = None
     ) -> None:
         self.started = False
+        self.secrets = Secrets({})
         self._url = url
         self._request_id = request_id
         self._group_id = group_id
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Let nothing of httpx out.
+        """Let nothing of httpx out, and no secret.
 
         Raises:
             APIError: In place of what httpx raised, with the request's ids.
@@ -104,10 +107,12 @@ class Wall:
         try:
             yield
         except APIError as error:
+            self.secrets.cut_error(error)
             error.request_id = error.request_id or self._request_id
             error.group_id = error.group_id or self._group_id
             raise
         except tuple(_FOREIGN) as error:
+            self.secrets.cut_error(error)
             raise self._translate(error) from error
 
     def _translate(self, error: Exception) -> APIError:
@@ -133,12 +138,7 @@ def check_open(client: httpx.AsyncClient) -> None:
 
 
 def status_error(
-    status: int,
-    headers: Mapping[str, str],
-    body: bytes,
-    *,
-    url: str,
-    api_key: str | None,
+    status: int, headers: Mapping[str, str], body: bytes, *, url: str
 ) -> APIStatusError:
     """The error for an answer with any status but 200."""
     problem = _problem(body)
@@ -150,8 +150,6 @@ def status_error(
     code = code if isinstance(code, str) else None
     kind = _status_class(status, code, str(message), url)
     said = "" if kind is AuthenticationError else str(message or "")[:_SHOWN]
-    if api_key is not None:
-        said = said.replace(api_key, "***")
     detail = f" ({said})" if said else ""
     return kind(
         f"{url} answered {status}{detail}; {_status_advice(kind)}.",

@@ -62,7 +62,7 @@ class GenerationTransport:
         Raises:
             APIError: The server could not be asked.
         """
-        return read_models(await self._http.get("/v1/models"))
+        return await self._http.get("/v1/models", read_models)
 
     async def stream(self, request: BranchRequest) -> AsyncGenerator[BranchEvent, None]:
         """Generate one group; yield each branch as it ends.

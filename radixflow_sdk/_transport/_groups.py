@@ -50,7 +50,7 @@ class HTTPTransport:
         Raises:
             APIError: The server could not be asked.
         """
-        return read_models(await self.http.get("/v1/models"))
+        return await self.http.get("/v1/models", read_models)
 
     async def stats(self) -> Mapping[str, Any]:
         """The server's own account (``GET /v1/radixflow/stats``).
@@ -58,7 +58,7 @@ class HTTPTransport:
         Raises:
             APIError: The server could not be asked, or has no plug-in.
         """
-        return read_stats(await self.http.get("/v1/radixflow/stats"))
+        return await self.http.get("/v1/radixflow/stats", read_stats)
 
     async def stream(self, request: BranchRequest) -> AsyncGenerator[BranchEvent, None]:
         """Send one request; yield its events as they come.
@@ -117,7 +117,7 @@ async def _read_events(
             if isinstance(event, GroupCompleted):
                 completed = event
             else:
-                yield event
+                yield answer.secrets.cut_event(event)
     if completed is None:
         raise StreamBrokenError(
             "The server's answer ended before group.completed; try again."

@@ -6,16 +6,20 @@ an error, and one of unexpected size too. This room must not know the wire.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from typing import TypeVar
 
 import httpx
 
 from radixflow_sdk._config import Settings
 from radixflow_sdk._transport._errors import Wall, status_error
 from radixflow_sdk._transport._pool import HTTPClient, Pool
+from radixflow_sdk._transport._secrets import Secrets
 from radixflow_sdk.exceptions import InvalidResponseError
 from radixflow_sdk.types import OnResponse, RawResponse
+
+T = TypeVar("T")
 
 # An error body is for people; a stray answer of gigabytes is not read to its end.
 _MAX_ERROR_BYTES = 64 * 2**10
@@ -28,13 +32,16 @@ class Answer:
 
     Args:
         found: httpx's answer.
+        secrets: Of the request.
         keep: Whether to keep what is read.
 
     Attributes:
+        secrets: What it must not get repeated.
         kept: What was read.
     """
 
-    def __init__(self, found: httpx.Response, *, keep: bool) -> None:
+    def __init__(self, found: httpx.Response, secrets: Secrets, *, keep: bool) -> None:
+        self.secrets = secrets
         self.kept = bytearray()
         self._chunks = found.aiter_bytes()
         self._keep = keep
@@ -102,44 +109,29 @@ class Http:
         if self._api_key is not None:
             headers = {**headers, "Authorization": f"Bearer {self._api_key}"}
         with wall.guard():
-            async with (
-                self._pool.client() as client,
-                client.stream(method, url, content=content, headers=headers) as found,
-            ):
-                answer = Answer(found, keep=on_response is not None)
-                try:
-                    if found.status_code != 200:
-                        raise status_error(
-                            found.status_code,
-                            found.headers,
-                            await _read(answer, _MAX_ERROR_BYTES),
-                            url=url,
-                            api_key=self._api_key,
-                        )
-                    wall.started = True
-                    yield answer
-                finally:
-                    if on_response is not None:
-                        on_response(
-                            RawResponse(
-                                request_id=found.headers.get("x-request-id")
-                                or headers.get("X-Request-ID"),
-                                group_id=group_id,
-                                url=url,
-                                status=found.status_code,
-                                headers=dict(found.headers),
-                                body=bytes(answer.kept),
-                            )
-                        )
+            async with self._pool.client() as client:
+                sent = client.build_request(
+                    method, url, content=content, headers=headers
+                )
+                wall.secrets = Secrets(sent.headers)
+                async with aclosing(await client.send(sent, stream=True)) as found:
+                    answer = Answer(found, wall.secrets, keep=on_response is not None)
+                    try:
+                        await _check_status(found, answer, url)
+                        wall.started = True
+                        yield answer
+                    finally:
+                        if on_response is not None:
+                            on_response(_raw(found, answer, headers, url, group_id))
 
-    async def get(self, path: str) -> bytes:
-        """The body of a ``GET``.
+    async def get(self, path: str, read: Callable[[bytes], T]) -> T:
+        """The body of a ``GET``, as ``read`` reads it.
 
         Raises:
-            APIError: The server could not be asked.
+            APIError: The server could not be asked, or ``read`` raises one.
         """
         async with self.open("GET", path, headers={"Accept": "application/json"}) as it:
-            return await _read_whole(it, path)
+            return read(await _read_whole(it, path))
 
     async def post(
         self,
@@ -147,13 +139,14 @@ class Http:
         content: bytes,
         headers: Mapping[str, str],
         *,
+        read: Callable[[bytes], T],
         group_id: str | None = None,
         on_response: OnResponse | None = None,
-    ) -> bytes:
-        """The body that answers a ``POST`` of JSON.
+    ) -> T:
+        """The body that answers a ``POST`` of JSON, as ``read`` reads it.
 
         Raises:
-            APIError: The server could not be asked.
+            APIError: The server could not be asked, or ``read`` raises one.
         """
         headers = {
             "Accept": "application/json",
@@ -168,11 +161,35 @@ class Http:
             group_id=group_id,
             on_response=on_response,
         ) as it:
-            return await _read_whole(it, path)
+            return read(await _read_whole(it, path))
 
     async def aclose(self) -> None:
         """Close the connections, unless they belong to the caller's client."""
         await self._pool.aclose()
+
+
+async def _check_status(found: httpx.Response, answer: Answer, url: str) -> None:
+    if found.status_code != 200:
+        body = await _read(answer, _MAX_ERROR_BYTES)
+        raise status_error(found.status_code, found.headers, body, url=url)
+
+
+def _raw(
+    found: httpx.Response,
+    answer: Answer,
+    sent: Mapping[str, str],
+    url: str,
+    group_id: str | None,
+) -> RawResponse:
+    named = answer.secrets.cut(found.headers.get("x-request-id", ""))
+    return RawResponse(
+        request_id=named or sent.get("X-Request-ID"),
+        group_id=group_id,
+        url=url,
+        status=found.status_code,
+        headers=dict(found.headers),
+        body=bytes(answer.kept),
+    )
 
 
 async def _read_whole(answer: Answer, path: str) -> bytes:

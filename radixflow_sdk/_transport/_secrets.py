@@ -1,0 +1,148 @@
+"""What a server must not get repeated: the secret headers of a request, cut out.
+
+A server, or a proxy before it, may quote what it was sent: in an error page, in a
+branch's failure, in a line that is no HTTP at all. What a request leaves behind passes
+here: its errors, with all that they came from, and its events. Texts that a model wrote
+and raw answers are results, and stay as they are. This room must not raise.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
+from itertools import takewhile
+from typing import Any, TypeVar, cast
+
+from radixflow_sdk.types import (
+    BranchEvent,
+    BranchFailed,
+    BranchResult,
+    BranchText,
+    GroupStarted,
+)
+
+T = TypeVar("T")
+E = TypeVar("E", bound=BranchEvent)
+
+# What every request has, or is meant for all to see. Any other header may be a secret.
+_PUBLIC = {
+    *("accept", "accept-encoding", "accept-language", "user-agent", "host"),
+    *("content-type", "content-length", "transfer-encoding", "connection"),
+    *("traceparent", "tracestate", "baggage"),
+    *("x-request-id", "x-session-id", "x-data-parallel-rank"),
+}
+_CREDENTIALS = ("authorization", "proxy-authorization")
+_CUT = "***"
+# Shorter values of other headers are flags; cutting them out would eat whole messages.
+_LEAST = 4
+# A message may be cut off: that much of a secret's beginning counts as the secret.
+_BEGINNING = 8
+_SERVERS_WORDS: Mapping[type[object], tuple[str, ...]] = {
+    GroupStarted: ("request_id", "model"),
+    BranchResult: ("request_id",),
+    BranchText: ("request_id", "finish_reason"),
+    BranchFailed: ("request_id", "code", "message"),
+}
+
+
+class Secrets:
+    """The secrets of one request.
+
+    Args:
+        headers: As they are sent; read when first needed.
+    """
+
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        self._headers = headers
+
+    @cached_property
+    def _spelled(self) -> tuple[str, ...]:
+        """Longest first: one may hold another."""
+        found = {s for value in _values(self._headers) for s in _spellings(value)}
+        return tuple(sorted(found, key=len, reverse=True))
+
+    def cut(self, text: str) -> str:
+        """A text without them."""
+        for secret in self._spelled:
+            text = _cut(text, secret)
+        return text
+
+    def cut_event(self, event: E) -> E:
+        """An event without them in what the server says of itself."""
+        if not self._spelled:
+            return event
+        said = {n: getattr(event, n) for n in _SERVERS_WORDS.get(type(event), ())}
+        shown: dict[str, Any] = {name: self.cut(text) for name, text in said.items()}
+        return event if shown == said else replace(event, **shown)
+
+    def cut_error(self, error: BaseException) -> None:
+        """Take them out of an error, and of every error behind it."""
+        seen: set[int] = set()
+        left = [error]
+        while left:
+            one = left.pop()
+            seen.add(id(one))
+            self._cut_one(one)
+            for link in ("__cause__", "__context__"):
+                behind = getattr(one, link)
+                if behind is None or id(behind) in seen:
+                    continue
+                self._cut_one(behind)
+                if self._shows(behind):  # its text is not in its `args`
+                    setattr(one, link, None)
+                else:
+                    left.append(behind)
+
+    def _cut_one(self, error: BaseException) -> None:
+        args = tuple(self._plain(value) for value in error.args)
+        if args != error.args:
+            error.args = args
+        for name, value in vars(error).items():
+            setattr(error, name, self._plain(value))
+
+    def _plain(self, value: T) -> T:
+        if isinstance(value, str):
+            return cast(T, self.cut(value))
+        if isinstance(value, bytes | bytearray):
+            text = value.decode("latin-1")
+            return cast(T, self.cut(text).encode("latin-1"))
+        return value
+
+    def _shows(self, error: BaseException) -> bool:
+        return any(self.cut(text) != text for text in (str(error), repr(error)))
+
+
+def _values(headers: Mapping[str, str]) -> Iterator[str]:
+    for header, value in headers.items():
+        name = header.lower()
+        if name in _PUBLIC:
+            continue
+        scheme, _, rest = value.partition(" ")
+        if name in _CREDENTIALS and rest:
+            yield rest  # an API key may be as short as it likes
+        parts = [value, rest if scheme.isalpha() else ""]
+        if name == "cookie":
+            parts += [part.partition("=")[2] for part in value.split("; ")]
+        yield from (part for part in parts if len(part) >= _LEAST)
+
+
+def _spellings(secret: str) -> set[str]:
+    """As it is, and as JSON and ``repr`` spell it, one inside the other too."""
+    found = {secret}
+    for _ in range(2):
+        found |= {json.dumps(one)[1:-1] for one in found}
+        found |= {one.replace("\\", "\\\\").replace("'", "\\'") for one in found}
+    return found
+
+
+def _cut(text: str, secret: str) -> str:
+    beginning = secret[:_BEGINNING]
+    at, last, kept = text.find(beginning), 0, list[str]()
+    while at >= 0:
+        kept += text[last:at], _CUT
+        pairs = zip(text[at:], secret, strict=False)
+        last = at + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        at = text.find(beginning, last)
+    return "".join([*kept, text[last:]])
