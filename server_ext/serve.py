@@ -114,6 +114,16 @@ def vllm_arguments(
         raise ConfigurationError(
             f"--mamba-cache-mode {mode} keeps no reusable recurrent state: use align"
         )
+    dtype = _value(flags, "--dtype") or "bfloat16"
+    if (
+        model == "demo"
+        and dtype not in ("bfloat16", "auto")
+        and _value(flags, "--worker-cls") is None
+    ):
+        raise ConfigurationError(
+            f"--dtype {dtype}: vLLM's CPU kernels for the recurrent layers of `demo` "
+            "take bfloat16 only: drop --dtype"
+        )
     if model in _OURS:
         flags = _with_switch(_with_defaults(flags, _OURS[model]), "--enforce-eager")
         model = str(CHECKPOINT if model == "demo" else cached_checkpoint(environ))

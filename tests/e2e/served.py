@@ -208,9 +208,11 @@ def fresh_salt() -> str:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, *flags: str, model: str = "demo") -> Iterator[Served]:
+def serving(
+    folder: Path, *flags: str, model: str = "demo", **environment: str
+) -> Iterator[Served]:
     """``radixflow serve`` on a free port, up when the block begins."""
-    with launched(folder, *flags, model=model) as (process, url, log):
+    with launched(folder, *flags, model=model, **environment) as (process, url, log):
         served = Served(process, url, log)
         with contextlib.closing(served.http):
             wait_for_health(served)
@@ -219,7 +221,7 @@ def serving(folder: Path, *flags: str, model: str = "demo") -> Iterator[Served]:
 
 @contextlib.contextmanager
 def launched(
-    folder: Path, *flags: str, model: str = "demo"
+    folder: Path, *flags: str, model: str = "demo", **environment: str
 ) -> Iterator[tuple[subprocess.Popen[bytes], str, Path]]:
     """The same, just begun; nothing of it is left after the block."""
     with socket.socket() as probe:
@@ -228,6 +230,7 @@ def launched(
     log = folder / f"server-{port}.log"
     launcher = Path(sys.executable).with_name("radixflow")
     command = [str(launcher), "serve", model, "--port", str(port), *flags]
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("RADIXFLOW_")}
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -235,7 +238,7 @@ def launched(
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env={k: v for k, v in os.environ.items() if not k.startswith("RADIXFLOW_")},
+            env=inherited | environment,
         )
     try:
         yield process, f"http://127.0.0.1:{port}", log

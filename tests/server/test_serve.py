@@ -102,6 +102,7 @@ REFUSED = {
     "mode none": (["m", "--mamba-cache-mode", "none"], "mode none keeps no reusable"),
     "mode all": (["m", "--mamba_cache_mode=all"], "mode all keeps no reusable"),
     "mode without a value": (["m", "--mamba-cache-mode"], "needs a value"),
+    "no kernel": (["demo", "--dtype=float32"], "float32: vLLM's CPU kernels"),
     "policy": (["m", "--policy", "fastest"], "'fastest'"),
     "no model": (["--port", "1", "demo"], "model goes first"),
 }
