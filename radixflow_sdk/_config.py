@@ -60,9 +60,9 @@ class Timeouts:
 class RetryPolicy:
     """How often and how patiently one group is sent again.
 
-    Retried are connections that fail, the statuses 429 and 5xx (501 excepted), broken
-    streams and branches that failed retryably; only the missing branches are sent
-    again. The wait before attempt n + 1 is uniform between 0 and
+    Retried are connections that fail, the statuses 408, 409, 425, 429 and 5xx (501
+    excepted), broken streams and branches that failed retryably; only the missing
+    branches are sent again. The wait before attempt n + 1 is uniform between 0 and
     ``min(maximum, initial * 2**(n - 1))`` ("full jitter"), or what ``Retry-After``
     asks, at most ``retry_after_maximum``.
 

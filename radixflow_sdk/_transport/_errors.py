@@ -30,6 +30,7 @@ from radixflow_sdk.exceptions import (
     ModelNotFoundError,
     PluginMissingError,
     RateLimitError,
+    RequestNotTakenError,
     ServerError,
     StreamBrokenError,
     UnsupportedError,
@@ -187,6 +188,9 @@ def _status_class(
     exact: dict[int, type[APIStatusError]] = {
         401: AuthenticationError,
         403: AuthenticationError,
+        408: RequestNotTakenError,
+        409: RequestNotTakenError,
+        425: RequestNotTakenError,
         429: RateLimitError,
         501: UnsupportedError,
     }
@@ -205,6 +209,7 @@ def _status_advice(kind: type[APIStatusError]) -> str:
         "`radixflow serve MODEL`",
         ContextTooLongError: "shorten the document or serve with a longer context",
         InvalidRequestError: "change the request",
+        RequestNotTakenError: "try again, with less at once where it was too slow",
         RateLimitError: "wait and try again",
         UnsupportedError: "serve with `--logprobs-mode raw_logprobs`",
         ServerError: "see the server's log",

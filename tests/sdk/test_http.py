@@ -185,13 +185,14 @@ async def test_a_wrong_server_is_an_error_that_keeps_what_was_in(lines: bytes) -
     [
         httpx.ConnectError("refused"),
         httpx.ConnectTimeout("slow"),
+        httpx.Response(408),
         httpx.Response(429),
         httpx.Response(503, json={"error": {"code": "engine_dead", "message": "x"}}),
         httpx.Response(500),
         httpx.Response(200, content=body(started())),
         httpx.Response(200, content=Chunks(error=httpx.ReadError("cut"))),
     ],
-    ids=["refused", "timeout", "429", "503", "500", "cut", "reset"],
+    ids=["refused", "timeout", "408", "429", "503", "500", "cut", "reset"],
 )
 async def test_a_failed_request_is_sent_again(first: Any) -> None:
     server = Server(first, httpx.Response(200, content=GOOD))
