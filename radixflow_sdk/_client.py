@@ -13,6 +13,7 @@ import logging
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
+    Awaitable,
     Callable,
     Iterable,
     Iterator,
@@ -23,7 +24,16 @@ from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    Self,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    overload,
+)
 
 import anyio
 
@@ -51,13 +61,16 @@ from radixflow_sdk._transport import HTTPClient, Transport, connect
 from radixflow_sdk._unconditional import Unconditional
 from radixflow_sdk.exceptions import APIError
 from radixflow_sdk.types import (
+    Asked,
     BranchedRequest,
     BranchEvent,
     BranchRequest,
     BranchResult,
     ClientEvent,
     Document,
+    GenerationRequest,
     GenerationResult,
+    Got,
     GroupEnded,
     Label,
     LetterResult,
@@ -79,6 +92,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 E = TypeVar("E")
+
+AnyRequest: TypeAlias = BranchedRequest | GenerationRequest
 
 logger = logging.getLogger("radixflow")
 
@@ -433,31 +448,32 @@ class RadixFlowClient:
             PartialGroupError: Some branches are in and the rest failed.
             ClientClosedError: The client was closed.
         """
-        request = BranchedRequest(
-            document=document,
-            options=branches,
-            timeout=timeout,
-            group_id=group_id,
-            cache_salt=cache_salt,
-            partial=partial,
+        return await self.run(
+            GenerationRequest(
+                document=document,
+                branches=branches,
+                max_tokens=max_tokens,
+                temperature=temperature,
+                top_p=top_p,
+                stop=stop,
+                seed=seed,
+                timeout=timeout,
+                group_id=group_id,
+                cache_salt=cache_salt,
+                partial=partial,
+            )
         )
-        self._check(request)
-        plan = make_generation_plan(
-            document,
-            branches,
-            max_tokens=max_tokens,
-            temperature=temperature,
-            top_p=top_p,
-            stop=stop,
-            seed=seed,
-            model=self._options.model,
-            group_id=group_id,
-            cache_salt=self._salt(request),
-        )
-        return await self._perform(request, self._call(plan), finish_texts)
 
-    async def run(self, request: BranchedRequest) -> ScoreResult:
-        """Score one group: `score_candidates` for a request that is a value.
+    @overload
+    async def run(self, request: BranchedRequest) -> ScoreResult: ...
+
+    @overload
+    async def run(self, request: GenerationRequest) -> GenerationResult: ...
+
+    async def run(
+        self, request: BranchedRequest | GenerationRequest
+    ) -> ScoreResult | GenerationResult:
+        """Run one group: `score_candidates` or `generate_branches`, as a value.
 
         Raises:
             InvalidInputError: The request is not usable; nothing was sent.
@@ -465,9 +481,9 @@ class RadixFlowClient:
             PartialGroupError: Some branches are in and the rest failed.
             ClientClosedError: The client was closed.
         """
-        plan = self._plan(request)
-        sums = await self._sums_without_document(request, plan)
-        return await self._score(request, plan, sums)
+        if isinstance(request, GenerationRequest):
+            return await self._run_generation(request)
+        return await self._run_scoring(request)
 
     def score_many(
         self,
@@ -477,7 +493,7 @@ class RadixFlowClient:
         ordered: bool = False,
         errors: Literal["return", "raise"] = "return",
         progress: Callable[[Progress], None] | None = None,
-    ) -> Outcomes:
+    ) -> Outcomes[BranchedRequest, ScoreResult]:
         """Score many groups, a few at a time, and hand each on as it ends.
 
         ::
@@ -504,21 +520,8 @@ class RadixFlowClient:
             InvalidInputError: An argument is not usable.
             ClientClosedError: The client was closed.
         """
-        self._dispatcher.check_open()
-        if concurrency is None:
-            concurrency = self._settings.max_connections
-        check_count("concurrency", concurrency)
-        check_choice("errors", errors, ("return", "raise"))
-        check_callable("progress", progress)
-        if not isinstance(requests, Iterable | AsyncIterable):
-            raise refuse("requests", requests, "give an iterable of BranchedRequest")
-        return Outcomes(
-            self.run,
-            requests,
-            concurrency=concurrency,
-            ordered=ordered,
-            raise_errors=errors == "raise",
-            progress=progress,
+        return self._many(
+            self._run_scoring, requests, concurrency, ordered, errors, progress
         )
 
     async def score_all(
@@ -528,7 +531,7 @@ class RadixFlowClient:
         concurrency: int | None = None,
         errors: Literal["return", "raise"] = "return",
         progress: Callable[[Progress], None] | None = None,
-    ) -> tuple[Outcome, ...]:
+    ) -> tuple[Outcome[BranchedRequest, ScoreResult], ...]:
         """`score_many`, gathered: every outcome, in the order of the requests.
 
         Raises:
@@ -546,16 +549,105 @@ class RadixFlowClient:
         async with many as outcomes:
             return tuple([outcome async for outcome in outcomes])
 
+    def generate_many(
+        self,
+        requests: Iterable[GenerationRequest] | AsyncIterable[GenerationRequest],
+        *,
+        concurrency: int | None = None,
+        ordered: bool = False,
+        errors: Literal["return", "raise"] = "return",
+        progress: Callable[[Progress], None] | None = None,
+    ) -> Outcomes[GenerationRequest, GenerationResult]:
+        """`score_many`, for branches that go on; the arguments are the same.
+
+        Raises:
+            InvalidInputError: An argument is not usable.
+            ClientClosedError: The client was closed.
+        """
+        return self._many(
+            self._run_generation, requests, concurrency, ordered, errors, progress
+        )
+
+    async def generate_all(
+        self,
+        requests: Iterable[GenerationRequest] | AsyncIterable[GenerationRequest],
+        *,
+        concurrency: int | None = None,
+        errors: Literal["return", "raise"] = "return",
+        progress: Callable[[Progress], None] | None = None,
+    ) -> tuple[Outcome[GenerationRequest, GenerationResult], ...]:
+        """`generate_many`, gathered: every outcome, in the order of the requests.
+
+        Raises:
+            InvalidInputError: An argument is not usable.
+            RadixFlowError: With ``errors="raise"``, the first error in that order.
+            ClientClosedError: The client was closed.
+        """
+        many = self.generate_many(
+            requests,
+            concurrency=concurrency,
+            ordered=True,
+            errors=errors,
+            progress=progress,
+        )
+        async with many as outcomes:
+            return tuple([outcome async for outcome in outcomes])
+
     # --- the story -------------------------------------------------------------------
+
+    def _many(
+        self,
+        run: Callable[[Asked], Awaitable[Got]],
+        requests: Iterable[Asked] | AsyncIterable[Asked],
+        concurrency: int | None,
+        ordered: bool,
+        errors: Literal["return", "raise"],
+        progress: Callable[[Progress], None] | None,
+    ) -> Outcomes[Asked, Got]:
+        self._dispatcher.check_open()
+        if concurrency is None:
+            concurrency = self._settings.max_connections
+        check_count("concurrency", concurrency)
+        check_choice("errors", errors, ("return", "raise"))
+        check_callable("progress", progress)
+        if not isinstance(requests, Iterable | AsyncIterable):
+            raise refuse("requests", requests, "give an iterable of requests")
+        return Outcomes(
+            run,
+            requests,
+            concurrency=concurrency,
+            ordered=ordered,
+            raise_errors=errors == "raise",
+            progress=progress,
+        )
+
+    async def _run_scoring(self, request: BranchedRequest) -> ScoreResult:
+        plan = self._plan(request)
+        sums = await self._sums_without_document(request, plan)
+        return await self._score(request, plan, sums)
+
+    async def _run_generation(self, request: GenerationRequest) -> GenerationResult:
+        self._check(request, GenerationRequest)
+        plan = make_generation_plan(
+            request.document,
+            request.branches,
+            max_tokens=request.max_tokens,
+            temperature=request.temperature,
+            top_p=request.top_p,
+            stop=request.stop,
+            seed=request.seed,
+            model=self._options.model,
+            group_id=request.group_id,
+            cache_salt=self._salt(request),
+        )
+        return await self._perform(request, self._call(plan), finish_texts)
 
     async def _score(
         self, request: BranchedRequest, plan: Plan, sums: Sequence[float] = ()
     ) -> ScoreResult:
         return await self._perform(request, self._call(plan, sums), finish)
 
-    async def _perform(
-        self, request: BranchedRequest, call: _Call, finish: Finish[T]
-    ) -> T:
+    async def _perform(self, request: AnyRequest, call: _Call, finish: Finish[T]) -> T:
         keep_partial = request.partial == "return"
         with call.told():
             try:
@@ -616,7 +708,7 @@ class RadixFlowClient:
         span = None if tracing is None else tracing.group(plan)
         return _Call(plan, self._emit, sums, span)
 
-    async def _address(self, request: BranchedRequest, call: _Call) -> BranchRequest:
+    async def _address(self, request: AnyRequest, call: _Call) -> BranchRequest:
         """The plan's request, with what belongs to this client and not to the call."""
         planned = call.plan.request
         model = planned.model or await self._ask_model()
@@ -640,19 +732,19 @@ class RadixFlowClient:
                 self._options = replace(self._options, model=models[0])
             return str(self._options.model)
 
-    def _check(self, request: BranchedRequest) -> None:
+    def _check(self, request: AnyRequest, kind: type[AnyRequest]) -> None:
         self._dispatcher.check_open()
-        check_kind("request", request, BranchedRequest)
+        check_kind("request", request, kind)
         if request.timeout is not None:
             check_number("timeout", request.timeout, least=0.0, strictly=True)
         check_choice("partial", request.partial, get_args(Partial))
 
-    def _salt(self, request: BranchedRequest) -> str | None:
+    def _salt(self, request: AnyRequest) -> str | None:
         salt = request.cache_salt
         return self._options.cache_salt if salt is None else salt
 
     def _plan(self, request: BranchedRequest) -> Plan:
-        self._check(request)
+        self._check(request, BranchedRequest)
         return make_plan(
             request.document,
             request.options,
@@ -667,7 +759,7 @@ class RadixFlowClient:
             cache_salt=self._salt(request),
         )
 
-    def _total(self, request: BranchedRequest) -> float | None:
+    def _total(self, request: AnyRequest) -> float | None:
         return self._options.total if request.timeout is None else request.timeout
 
     def _emit(self, event: ClientEvent) -> None:

@@ -17,7 +17,7 @@ from collections.abc import (
 )
 from contextlib import aclosing
 from types import TracebackType
-from typing import Self
+from typing import Generic, Self
 
 import anyio
 
@@ -27,14 +27,14 @@ from radixflow_sdk.exceptions import (
     RadixFlowError,
     WrongLoopError,
 )
-from radixflow_sdk.types import BranchedRequest, Outcome, Progress, ScoreResult
+from radixflow_sdk.types import Asked, Got, Outcome, Progress
 
 # Groups read and not yet taken, for each worker: enough to keep all of them at work
 # while a reader is busy, or while one slow group holds up ordered outcomes.
 _AHEAD = 4
 
 
-class Outcomes:
+class Outcomes(Generic[Asked, Got]):
     """The outcomes of many groups, inside ``async with`` and by ``async for``.
 
     Args:
@@ -48,8 +48,8 @@ class Outcomes:
 
     def __init__(
         self,
-        run: Callable[[BranchedRequest], Awaitable[ScoreResult]],
-        requests: Iterable[BranchedRequest] | AsyncIterable[BranchedRequest],
+        run: Callable[[Asked], Awaitable[Got]],
+        requests: Iterable[Asked] | AsyncIterable[Asked],
         *,
         concurrency: int,
         ordered: bool,
@@ -66,7 +66,7 @@ class Outcomes:
         self._beside = Beside()
         self._reading = anyio.Lock(fast_acquire=True)
         self._room = anyio.Semaphore(concurrency * _AHEAD, fast_acquire=True)
-        self._done: dict[int, Outcome] = {}
+        self._done: dict[int, Outcome[Asked, Got]] = {}
         self._changed = anyio.Event()
         self._fatal: Exception | None = None
         self._known = self._taken = self._failed = 0
@@ -95,7 +95,7 @@ class Outcomes:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Outcome:
+    async def __anext__(self) -> Outcome[Asked, Got]:
         while (outcome := self._next()) is None:
             if self._working == 0:
                 raise self._fatal or StopAsyncIteration
@@ -117,7 +117,7 @@ class Outcomes:
             raise outcome.error
         return outcome
 
-    def _next(self) -> Outcome | None:
+    def _next(self) -> Outcome[Asked, Got] | None:
         if not self._done:
             return None
         first = self._taken if self._ordered else next(iter(self._done))
@@ -143,7 +143,7 @@ class Outcomes:
             self._changed.set()
             self._room.release()  # the others are to see it, too
 
-    async def _outcome(self, index: int, request: BranchedRequest) -> Outcome:
+    async def _outcome(self, index: int, request: Asked) -> Outcome[Asked, Got]:
         try:
             result = await self._run(request)
         except (ClientClosedError, WrongLoopError):
@@ -154,8 +154,8 @@ class Outcomes:
 
 
 async def _read(
-    requests: Iterable[BranchedRequest] | AsyncIterable[BranchedRequest],
-) -> AsyncGenerator[BranchedRequest, None]:
+    requests: Iterable[Asked] | AsyncIterable[Asked],
+) -> AsyncGenerator[Asked, None]:
     if isinstance(requests, AsyncGenerator):
         async with aclosing(requests):
             async for request in requests:

@@ -21,7 +21,7 @@ from radixflow_sdk._config import RetryPolicy, Timeouts
 from radixflow_sdk._many import Outcomes
 from radixflow_sdk._transport import HTTPClient, Transport
 from radixflow_sdk.exceptions import ClientClosedError
-from radixflow_sdk.types import Outcome, RouteChoice
+from radixflow_sdk.types import Asked, Got, Outcome, RouteChoice
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -69,12 +69,12 @@ def _drain(
 
 
 def _gathers(
-    method: Callable[Concatenate[RadixFlowClient, P], Outcomes],
-) -> Callable[Concatenate[RadixFlow, P], Generator[Outcome, None, None]]:
+    method: Callable[Concatenate[RadixFlowClient, P], Outcomes[Asked, Got]],
+) -> Callable[Concatenate[RadixFlow, P], Generator[Outcome[Asked, Got], None, None]]:
     @functools.wraps(method)
     def call(
         self: RadixFlow, /, *args: P.args, **kwargs: P.kwargs
-    ) -> Generator[Outcome, None, None]:
+    ) -> Generator[Outcome[Asked, Got], None, None]:
         self._open_portal()
         return _drain_block(
             self, functools.partial(method, self._client, *args, **kwargs)
@@ -84,10 +84,10 @@ def _gathers(
 
 
 def _drain_block(
-    client: RadixFlow, start: Callable[[], Outcomes]
-) -> Generator[Outcome, None, None]:
+    client: RadixFlow, start: Callable[[], Outcomes[Asked, Got]]
+) -> Generator[Outcome[Asked, Got], None, None]:
     @asynccontextmanager
-    async def block() -> AsyncGenerator[Outcomes, None]:
+    async def block() -> AsyncGenerator[Outcomes[Asked, Got], None]:
         async with start() as outcomes:
             yield outcomes
 
@@ -100,7 +100,9 @@ def _drain_block(
             manager.__exit__(None, None, None)
 
 
-async def _each(outcomes: Outcomes) -> AsyncGenerator[Outcome, None]:
+async def _each(
+    outcomes: Outcomes[Asked, Got],
+) -> AsyncGenerator[Outcome[Asked, Got], None]:
     async for outcome in outcomes:
         yield outcome
 
@@ -137,7 +139,9 @@ class RadixFlow:
         InvalidInputError: A setting is not usable.
     """
 
+    generate_all = _blocks(RadixFlowClient.generate_all)
     generate_branches = _blocks(RadixFlowClient.generate_branches)
+    generate_many = _gathers(RadixFlowClient.generate_many)
     run = _blocks(RadixFlowClient.run)
     score_all = _blocks(RadixFlowClient.score_all)
     score_candidates = _blocks(RadixFlowClient.score_candidates)

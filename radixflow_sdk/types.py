@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 from radixflow_sdk import _scoring
 from radixflow_sdk.exceptions import (
@@ -372,7 +372,7 @@ class GenerationResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchedRequest:
-    """One document and its options: what `RadixFlowClient.run` takes.
+    """One document and its options: a call of `score_candidates` as a value.
 
     The fields are the arguments of `RadixFlowClient.score_candidates`. They are read
     and checked when the request is run.
@@ -408,7 +408,46 @@ class BranchedRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class GenerationRequest:
+    """One document and branches that go on: `BranchedRequest` for generated text.
+
+    The fields are the arguments of `RadixFlowClient.generate_branches`. They are read
+    and checked when the request is run.
+
+    Attributes:
+        document: Text, token ids, or chat messages.
+        branches: 1 to 4,096 texts or lists of token ids.
+        max_tokens: The most tokens to generate after each branch.
+        temperature: 0 takes the likeliest token each time.
+        top_p: Sample from the likeliest tokens of that much probability.
+        stop: Texts that end a branch.
+        seed: For sampling that can be repeated.
+        timeout: Seconds for the group's own work, in place of the client's.
+        group_id: An id for log and metrics.
+        cache_salt: In place of the client's.
+        partial: Whether a group of which only some branches are in is a
+            `PartialGroupError` or a result with `GenerationResult.failures`.
+    """
+
+    document: Document
+    branches: Sequence[Option]
+    max_tokens: int
+    temperature: float = 0.0
+    top_p: float = 1.0
+    stop: Sequence[str] = ()
+    seed: int | None = None
+    timeout: float | None = None
+    group_id: str | None = None
+    cache_salt: str | None = None
+    partial: Partial = "raise"
+
+
+Asked = TypeVar("Asked", bound=BranchedRequest | GenerationRequest)
+Got = TypeVar("Got", bound=ScoreResult | GenerationResult)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome(Generic[Asked, Got]):
     """How one of many groups ended: with a result or with an error, never with both.
 
     Attributes:
@@ -419,11 +458,11 @@ class Outcome:
     """
 
     index: int
-    request: BranchedRequest
-    result: ScoreResult | None = None
+    request: Asked
+    result: Got | None = None
     error: RadixFlowError | None = None
 
-    def unwrap(self) -> ScoreResult:
+    def unwrap(self) -> Got:
         """The result.
 
         Raises:

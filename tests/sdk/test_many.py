@@ -1,7 +1,7 @@
 """Many groups at a time: what comes out, in which order, and what is never lost."""
 
 import inspect
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -13,14 +13,17 @@ from radixflow_sdk import (
     BranchedRequest,
     BranchError,
     ClientClosedError,
+    GenerationRequest,
     InvalidInputError,
     Outcome,
+    PartialGroupError,
     Progress,
     RadixFlow,
     RadixFlowClient,
     RadixFlowError,
     RateLimitError,
     RetryPolicy,
+    ScoreResult,
     ServerError,
 )
 from radixflow_sdk._dispatch import AdaptiveLimit
@@ -76,9 +79,18 @@ async def test_a_request_is_a_value_that_runs_like_a_call() -> None:
     ]
 
 
-def test_a_request_has_the_arguments_of_a_call() -> None:
-    ours = inspect.signature(BranchedRequest).parameters
-    theirs = inspect.signature(RadixFlowClient.score_candidates).parameters
+@pytest.mark.parametrize(
+    ("request_of", "call"),
+    [
+        (BranchedRequest, RadixFlowClient.score_candidates),
+        (GenerationRequest, RadixFlowClient.generate_branches),
+    ],
+)
+def test_a_request_has_the_arguments_of_a_call(
+    request_of: type[Any], call: Callable[..., Any]
+) -> None:
+    ours = inspect.signature(request_of).parameters
+    theirs = inspect.signature(call).parameters
     assert list(ours) == list(theirs)[1:]
     assert [ours[name].default for name in ours] == [
         theirs[name].default for name in ours
@@ -100,16 +112,17 @@ async def test_part_of_a_group_can_be_a_result() -> None:
             await client.score_candidates("d", ["b"], partial="keep")  # type: ignore[arg-type]
 
 
-async def test_a_group_that_broke_can_be_a_result() -> None:
-    class Cut(FakeTransport):
-        async def stream(
-            self, request: BranchRequest
-        ) -> AsyncGenerator[BranchEvent, None]:
-            async with aclosing(super().stream(request)) as events:
-                yield await anext(events)
-                yield await anext(events)
-                raise APIConnectionError("cut")
+class Cut(FakeTransport):
+    """Answers one branch, and breaks."""
 
+    async def stream(self, request: BranchRequest) -> AsyncGenerator[BranchEvent, None]:
+        async with aclosing(super().stream(request)) as events:
+            yield await anext(events)
+            yield await anext(events)
+            raise APIConnectionError("cut")
+
+
+async def test_a_group_that_broke_can_be_a_result() -> None:
     async with RadixFlowClient(
         transport=Cut(), retry=RetryPolicy(attempts=1)
     ) as client:
@@ -232,7 +245,7 @@ async def test_requests_that_raise_lose_nothing_before_them() -> None:
         yield from asks(5)
         raise ZeroDivisionError
 
-    got: list[Outcome] = []
+    got: list[Outcome[BranchedRequest, ScoreResult]] = []
 
     async def read(client: RadixFlowClient, ordered: bool) -> None:
         async with client.score_many(requests(), ordered=ordered) as outcomes:
@@ -282,6 +295,52 @@ def test_without_an_event_loop(anyio_backend: str) -> None:
         next(others)
     with pytest.raises(ClientClosedError):
         client.score_many(asks(1))
+
+
+# --- many that go on ----------------------------------------------------------------
+
+
+def writes(count: int, branches: Sequence[str] = (" a", " b")) -> Iterator[Any]:
+    return (
+        GenerationRequest(document=str(number), branches=branches, max_tokens=3)
+        for number in range(count)
+    )
+
+
+async def test_many_groups_that_go_on() -> None:
+    told: list[Progress] = []
+    fake = FakeTransport(texts={" a": " x y z w"})
+    async with RadixFlowClient(transport=fake) as client:
+        one = await client.run(next(writes(1)))
+        outcomes = await client.generate_all(writes(9), progress=told.append)
+        async with client.generate_many(writes(10_000), concurrency=2) as many:
+            for _ in range(20):
+                await anext(many)
+            assert len(many._done) <= 8
+    assert one.branches[0].text == " x y"
+    assert [outcome.request for outcome in outcomes] == [*writes(9)]
+    assert {o.unwrap().branches[0].text for o in outcomes} == {one.branches[0].text}
+    assert told[-1].done == 9
+
+
+async def test_part_of_a_group_that_goes_on_is_kept() -> None:
+    requests: list[Any] = [*writes(1), *asks(1)]
+    once = RetryPolicy(attempts=1)
+    async with RadixFlowClient(transport=Cut(), retry=once) as client:
+        cut, wrong = await client.generate_all(requests)
+    assert isinstance(cut.error, PartialGroupError)
+    assert [branch.branch for branch in cut.error.branches] == [" a"]
+    assert isinstance(wrong.error, InvalidInputError)
+    assert "GenerationRequest" in str(wrong.error)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+def test_many_that_go_on_without_an_event_loop(anyio_backend: str) -> None:
+    with RadixFlow(transport=FakeTransport()) as client:
+        assert len(client.run(next(writes(1))).branches) == 2
+        assert len(client.generate_all(writes(3))) == 3
+        indexes = [o.index for o in client.generate_many(writes(5), ordered=True)]
+    assert indexes == [*range(5)]
 
 
 # --- fewer at a time while the server pushes back -----------------------------------

@@ -7,6 +7,7 @@ from radixflow_sdk import (
     BranchedRequest,
     Candidate,
     GeneratedBranch,
+    GenerationRequest,
     GenerationResult,
     GroupUsage,
     Outcome,
@@ -50,9 +51,17 @@ async def asynchronous() -> None:
         assert_type(written.branches, tuple[GeneratedBranch, ...])
         async with client.score_many([request], ordered=True) as outcomes:
             async for outcome in outcomes:
-                assert_type(outcome, Outcome)
+                assert_type(outcome, Outcome[BranchedRequest, ScoreResult])
                 assert_type(outcome.unwrap(), ScoreResult)
-        assert_type(await client.score_all(stream_of(request)), tuple[Outcome, ...])
+        gathered = await client.score_all(stream_of(request))
+        assert_type(gathered, tuple[Outcome[BranchedRequest, ScoreResult], ...])
+        more = GenerationRequest(document="d", branches=["a"], max_tokens=4)
+        assert_type(await client.run(more), GenerationResult)
+        async with client.generate_many([more]) as texts:
+            async for text in texts:
+                assert_type(text, Outcome[GenerationRequest, GenerationResult])
+                assert_type(text.unwrap(), GenerationResult)
+        client.generate_many([request])  # type: ignore[list-item]
         assert_type(client.with_options(model="m"), RadixFlowClient)
         client.with_options(models="m")  # type: ignore[call-arg]
         client.score_many([request], errors="keep")  # type: ignore[arg-type]
@@ -68,7 +77,11 @@ def blocking() -> None:
         stream = client.stream_candidates("d", ["a"])
         assert_type(stream, Generator[ScoredCandidate, None, None])
         many = client.score_many([BranchedRequest(document="d", options=["a"])])
-        assert_type(many, Generator[Outcome, None, None])
+        assert_type(many, Generator[Outcome[BranchedRequest, ScoreResult], None, None])
+        more = GenerationRequest(document="d", branches=["a"], max_tokens=4)
+        assert_type(client.run(more), GenerationResult)
+        for text in client.generate_many([more]):
+            assert_type(text.unwrap(), GenerationResult)
         assert_type(client.with_options(timeout=1.0), RadixFlow)
         client.score_candidates("d", ["a"], normalise="char")  # type: ignore[call-arg]
     RadixFlow(url="http://host")  # type: ignore[call-arg]
