@@ -11,7 +11,7 @@ import hashlib
 import logging
 from array import array
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -149,6 +149,7 @@ class Group:
         request_id: the request's id; branch i runs as ``<request_id>-<i>``.
         model: served model name, echoed.
         rank: data-parallel rank to pin to, or None.
+        trace_headers: the sender's trace context, for the engine's spans; or None.
     """
 
     engine: EngineClient
@@ -160,6 +161,7 @@ class Group:
     request_id: str
     model: str
     rank: int | None = None
+    trace_headers: Mapping[str, str] | None = None
     _usage: _Usage = field(default_factory=_Usage, repr=False)
 
     def progress(self) -> dict[str, int]:
@@ -369,6 +371,7 @@ class Group:
             tokens_input(tokens, cache_salt=self.request.cache_salt),
             params,
             request_id,
+            trace_headers=self.trace_headers,
             priority=self.request.priority,
             data_parallel_rank=self.rank,
         )

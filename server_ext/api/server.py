@@ -60,7 +60,8 @@ class Server:
     row_tokens: int
     documents: ProducedDocuments = field(default_factory=ProducedDocuments)
     groups: Groups = field(default_factory=Groups)
-    # One at a time: a Rust tokenizer is not to be used from two threads at once.
+    # One at a time: a Rust tokenizer is not to be used from two threads at once, and
+    # large bodies that are read at once only hold each other up.
     encoders: anyio.CapacityLimiter = field(
         default_factory=lambda: anyio.CapacityLimiter(1)
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -44,6 +44,7 @@ class Asked:
     cache_salt: str | None
     priority: int
     rank: int | None
+    trace_headers: Mapping[str, str] | None
 
     @property
     def hints(self) -> dict[str, Any]:
@@ -132,6 +133,7 @@ class FakeEngine:
         params: Any,
         request_id: str,
         *,
+        trace_headers: Mapping[str, str] | None,
         priority: int,
         data_parallel_rank: int | None,
     ) -> AsyncIterator[Any]:
@@ -142,6 +144,7 @@ class FakeEngine:
             cache_salt=prompt.get("cache_salt"),
             priority=priority,
             rank=data_parallel_rank,
+            trace_headers=trace_headers,
         )
         self.asked.append(asked)
         self.running.add(request_id)

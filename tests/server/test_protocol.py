@@ -155,6 +155,23 @@ def test_nul_and_lone_surrogates(fields: dict[str, Any], field: str | None) -> N
     assert refusal.field == field
 
 
+@given(
+    text=st.text(st.characters() | st.sampled_from("\0\ud800\udfff\ud7ff\ue000")),
+    escaped=st.booleans(),
+    encoding=st.sampled_from(["utf-8", "utf-16", "utf-32"]),
+)
+def test_no_spelling_hides_them(text: str, escaped: bool, encoding: str) -> None:
+    fields = {"document": TEXT, "branches": [{"text": f"x{text}"}]}
+    spelled = json.dumps(fields, ensure_ascii=escaped)
+    body = spelled.encode(encoding, "surrogatepass")
+    # What a reader makes of it: two escaped halves are one character.
+    there = json.loads(body)["branches"][0]["text"]
+    if any(sign == "\0" or "\ud800" <= sign <= "\udfff" for sign in there):
+        assert refused(body).field == "branches.0.text"
+    else:
+        assert parse_request(body).branches[0].text == there
+
+
 def test_a_pair_of_surrogates_is_a_character() -> None:
     body = json.dumps({"document": {"text": "😀"}, "branches": [{"text": "🎉"}]})
     assert "\\ud83d" in body

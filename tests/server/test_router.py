@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 from server_ext.api import router as router_module
 from server_ext.api.group import BRANCHES_IN_FLIGHT, ProducedDocuments, Route
+from server_ext.api.protocol import BranchesRequest, parse_request
 from tests.server.fake_engine import (
     LIMIT,
     MATCH_UNIT,
@@ -112,6 +114,21 @@ async def test_what_the_engine_is_asked() -> None:
     for consumer in engine.consumers:
         assert consumer.tokens[:32] == producer.tokens
         assert consumer.hints["radixflow_scored_from"] == 32
+
+
+@pytest.mark.parametrize("state", [{}, {"tracestate": "vendor=1"}])
+async def test_a_trace_goes_on_in_the_engine(state: dict[str, str]) -> None:
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    engine = FakeEngine()
+    await post(engine, headers={"Traceparent": parent, "X-Other": "no"} | state)
+    for asked in engine.asked:
+        assert asked.trace_headers == {"traceparent": parent} | state
+
+
+async def test_without_a_trace_the_engine_is_told_of_none() -> None:
+    engine = FakeEngine()
+    await post(engine)
+    assert [asked.trace_headers for asked in engine.asked] == [None] * 3
 
 
 async def test_labels_come_as_sent() -> None:
@@ -484,6 +501,28 @@ async def test_a_rank_that_is_none(given: str) -> None:
     assert (client.status, client.error["code"]) == (422, "invalid_request")
     assert client.error["field"] == "X-data-parallel-rank"
     assert len(client.error["message"]) < 200
+
+
+async def test_other_requests_go_on_while_a_large_body_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun, answered = threading.Event(), threading.Event()
+
+    def slow(body: bytes) -> BranchesRequest:
+        if len(body) > router_module.LARGE_BODY:
+            begun.set()
+            assert answered.wait(20)  # for what only the event loop can bring
+        return parse_request(body)
+
+    monkeypatch.setattr(router_module, "parse_request", slow)
+    app = serve(FakeEngine(), prompt_limit=2**22)
+    large = Client(app, body=group(document={"text": "x" * 2**20}))
+    await until(begun.is_set)
+    assert (await Client(app, "GET", "/v1/radixflow/groups")()).status == 200
+    small = Client(app, body={"document": {}})  # refused, and read at once
+    assert (await small()).status == 422
+    answered.set()
+    assert (await large()).status == 200
 
 
 async def test_a_body_over_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
