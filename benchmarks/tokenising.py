@@ -78,7 +78,7 @@ def made(tokenizer: Any, request: BranchesRequest) -> GroupPrompts:
         vocabulary=2**31,
         limit=2**31,
         match_unit=16,
-        row_tokens=256,
+        price=256,
     )
 
 

@@ -380,6 +380,23 @@ def order_tables(results: dict[str, Any]) -> dict[str, str]:
     return {"group order": "\n".join(lines)}
 
 
+def sharing_tables(results: dict[str, Any]) -> dict[str, str]:
+    """Of benchmarks/sharing.py: mean latency and reuse under three rules."""
+    runs = results["raw"]
+    rules = list(dict.fromkeys(run["rule"] for run in runs))
+    heads = " | ".join(f"{rule}, mean (rounds, reuse)" for rule in rules)
+    lines = [f"| model | load | {heads} |", "|---|---|" + "---|" * len(rules)]
+    for model, load in dict.fromkeys((run["model"], run["load"]) for run in runs):
+        cells = [
+            f"{1000 * run['latency_mean']:,.1f} ms "
+            f"({run['rounds']:,.0f}, {run['reuse']:.2%})"
+            for run in runs
+            if (run["model"], run["load"]) == (model, load)
+        ]
+        lines.append(f"| {model} | {load:g} | {' | '.join(cells)} |")
+    return {"sharing": "\n".join(lines), "sharing claims": _claims(results["claims"])}
+
+
 def cost_tables(results: dict[str, Any]) -> dict[str, str]:
     """Of benchmarks/schedule_cost.py: the presets on each queue."""
     runs = [run for run in results["raw"] if "queue" in run]
@@ -430,6 +447,7 @@ def build() -> dict[Path, str]:
         **smollm2_tables(_read("smollm2")),
         **order_tables(_read("group_order")),
         **cost_tables(_read("schedule_cost")),
+        **sharing_tables(_read("sharing")),
         "idle claims": _claims(_read("idle")["claims"]),
         "soak claims": _claims(_read("soak")["claims"]),
     }

@@ -31,7 +31,7 @@ PAGE_VARIABLE = "RADIXFLOW_PAGE"
 
 MAX_HOLD_MS = 1000.0
 MAX_SCAN = 1_000_000
-MAX_ROW_TOKENS = 1_000_000
+MAX_WORTH = 1_000_000
 
 
 class ConfigurationError(ValueError):
@@ -63,6 +63,8 @@ class Policy:
             group may take, as a factor (1.05 = five percent).
         row_tokens: what a row is worth, in tokens. A question is computed once for all
             its branches, in a row of its own, where computing it with each costs more.
+        round_tokens: what a round is worth, in tokens. Sharing a question adds one, at
+            the expense of all groups under way.
         scan_limit: most branches a round may look at in vain (BLOCKED, or put off).
         fence: READY waits until the step that wrote the state has been processed:
             ``auto`` where steps of one engine are not ordered on one device.
@@ -79,6 +81,7 @@ class Policy:
     order: Literal["fcfs", "group"] = "fcfs"
     overtake: float = 1.0
     row_tokens: int = 16
+    round_tokens: int = 256
     scan_limit: int = 256
     fence: Literal["auto", "on", "off"] = "auto"
 
@@ -100,10 +103,11 @@ class Policy:
             raise ConfigurationError(
                 f"scan_limit must be from 1 to {MAX_SCAN}, got {self.scan_limit}"
             )
-        if not 0 <= self.row_tokens <= MAX_ROW_TOKENS:
-            raise ConfigurationError(
-                f"row_tokens must be from 0 to {MAX_ROW_TOKENS}, got {self.row_tokens}"
-            )
+        for name in ("row_tokens", "round_tokens"):
+            if not 0 <= (tokens := getattr(self, name)) <= MAX_WORTH:
+                raise ConfigurationError(
+                    f"{name} must be from 0 to {MAX_WORTH}, got {tokens}"
+                )
         if not 0.1 <= self.overtake <= 100:
             raise ConfigurationError(
                 f"overtake must be from 0.1 to 100, got {self.overtake}"
@@ -113,7 +117,13 @@ class Policy:
     def native(self) -> bool:
         """Whether nothing is added to the native schedule."""
         radix = POLICIES["radix"]
-        return replace(self, name="radix", row_tokens=radix.row_tokens) == radix
+        alike = replace(
+            self,
+            name="radix",
+            row_tokens=radix.row_tokens,
+            round_tokens=radix.round_tokens,
+        )
+        return alike == radix
 
     def as_dict(self) -> dict[str, Any]:
         """The policy as JSON-ready data."""

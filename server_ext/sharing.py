@@ -1,34 +1,46 @@
 """What the branches of a group share, and where their state should be left.
 
-The endpoint sends groups by these two rules, and the replay the same groups without a
+The endpoint sends groups by these rules, and the replay the same groups without a
 server.  Pure: token counts in, token counts out.
 """
 
 from __future__ import annotations
 
-__all__ = ["producer_boundaries", "shared_boundary"]
+__all__ = ["price_of_sharing", "producer_boundaries", "shared_boundary"]
+
+
+def price_of_sharing(row_tokens: int, round_tokens: int, others: int) -> int:
+    """What it costs to compute a question once for its branches, in tokens.
+
+    The question has a row of its own, and its branches wait a round more.  The other
+    groups under way run in that round too: each bears its part of it.
+
+    Args:
+        row_tokens: what a row is worth, in tokens.
+        round_tokens: what a round is worth, in tokens.
+        others: other groups under way.
+    """
+    return row_tokens + round_tokens // (1 + others)
 
 
 def shared_boundary(
-    document: int, context: int, branches: int, *, match_unit: int, row_tokens: int
+    document: int, context: int, branches: int, *, match_unit: int, price: int
 ) -> int:
-    """After the document, or after the question too where recomputing it is dear.
+    """After the document, or after the question too where recomputing it is dearer.
 
-    Sharing up to the question costs a row of its own for every question, and a round
-    where nothing else runs; sharing the document alone computes the question with each
-    branch.
+    Sharing the document alone computes the question with each branch.
 
     Args:
         document: tokens of the document.
         context: tokens of document and question.
         branches: branches of the group.
         match_unit: tokens between two boundaries that a hit can land on.
-        row_tokens: what a row is worth, in tokens.
+        price: what sharing the question costs, in tokens.
     """
     # A state is left at the last unit inside a prompt.
     units = max(context - 1, 0) // match_unit - max(document - 1, 0) // match_unit
     saved = units * match_unit * (branches - 1)
-    return context if saved > row_tokens else document
+    return context if saved > price else document
 
 
 def producer_boundaries(

@@ -48,11 +48,16 @@ class Groups:
             shown = self._shown(group, began, "ended" if whole else "aborted")
             self._ended.appendleft(shown)
 
+    @property
+    def running(self) -> int:
+        """Groups under way."""
+        return len(self._running)
+
     def as_dict(self) -> dict[str, Any]:
         """What ``GET /v1/radixflow/groups`` shows: running ones first."""
         running = islice(self._running.values(), SHOWN)
         shown = [self._shown(group, began, "running") for group, began in running]
-        return {"running": len(self._running), "groups": [*shown, *self._ended]}
+        return {"running": self.running, "groups": [*shown, *self._ended]}
 
     def _shown(self, group: Group, began: float, state: str) -> dict[str, Any]:
         return {

@@ -168,7 +168,7 @@ async def _prompts(server: Server, request: BranchesRequest) -> GroupPrompts:
             vocabulary=server.vocabulary,
             limit=server.prompt_limit,
             match_unit=server.route.match_unit,
-            row_tokens=server.row_tokens,
+            price=server.price_of_sharing(),
         )
 
     return await anyio.to_thread.run_sync(encode, limiter=server.encoders)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from server_ext.api.progress import Groups
 from server_ext.api.protocol import BranchesRequest, RequestRefused
 from server_ext.api.tokens import GroupPrompts
 from server_ext.config import POLICIES
+from server_ext.sharing import price_of_sharing
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -44,7 +46,7 @@ class Server:
         unsupported: why no exact row can be read here, or None.
         ranks: data-parallel ranks.
         startup: the scheduler's snapshot at start.
-        row_tokens: what a row is worth under the policy in force, in tokens.
+        worth: what a row and a round are worth under the policy in force, in tokens.
     """
 
     engine: EngineClient
@@ -57,7 +59,7 @@ class Server:
     unsupported: str | None
     ranks: int
     startup: dict[str, Any]
-    row_tokens: int
+    worth: tuple[int, int]
     documents: ProducedDocuments = field(default_factory=ProducedDocuments)
     groups: Groups = field(default_factory=Groups)
     # One at a time: a Rust tokenizer is not to be used from two threads at once, and
@@ -91,10 +93,13 @@ class Server:
             unsupported=_why_not(model.logprobs_mode, model.max_logprobs),
             ranks=config.parallel_config.data_parallel_size,
             startup=startup,
-            row_tokens=(startup.get("policy") or POLICIES["radix"].as_dict())[
-                "row_tokens"
-            ],
+            worth=_worth(startup.get("policy") or POLICIES["radix"].as_dict()),
         )
+
+    def price_of_sharing(self) -> int:
+        """What sharing a question costs now, in tokens."""
+        queued = self.encoders.statistics().tasks_waiting
+        return price_of_sharing(*self.worth, others=self.groups.running + queued)
 
     def check(self, request: BranchesRequest) -> str:
         """The served name of the request's model.
@@ -184,8 +189,12 @@ class Server:
             raise RequestRefused(
                 409, "busy", "requests are in flight: switch when the server is idle"
             )
-        self.row_tokens = POLICIES[name].row_tokens
+        self.worth = _worth(POLICIES[name].as_dict())
         return name
+
+
+def _worth(policy: Mapping[str, Any]) -> tuple[int, int]:
+    return policy["row_tokens"], policy["round_tokens"]
 
 
 def _not_ours() -> RequestRefused:

@@ -156,7 +156,7 @@ def group_prompts(
     vocabulary: int,
     limit: int,
     match_unit: int,
-    row_tokens: int,
+    price: int,
 ) -> GroupPrompts:
     """Every prompt of a request, checked against the model.
 
@@ -166,7 +166,7 @@ def group_prompts(
         vocabulary: number of token ids the model knows.
         limit: most tokens a prompt may have (the model's length less one generated).
         match_unit: tokens between two boundaries that a hit can land on.
-        row_tokens: what a row is worth, in tokens (see `shared_boundary`).
+        price: what sharing the question costs, in tokens (`price_of_sharing`).
 
     Raises:
         RequestRefused: a token id beyond the vocabulary, a branch without a token of
@@ -201,7 +201,7 @@ def group_prompts(
                 len(ids),
                 len(branches),
                 match_unit=match_unit,
-                row_tokens=row_tokens,
+                price=price,
             ),
             *(branch.keep for branch in branches),
         ),

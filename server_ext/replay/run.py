@@ -27,7 +27,11 @@ from server_ext.replay.policies import Arm
 from server_ext.replay.rig import Keys, make_request, make_scheduler, model_output
 from server_ext.replay.trace import Group, Trace
 from server_ext.replay.worker import Cost, attended_pairs
-from server_ext.sharing import producer_boundaries, shared_boundary
+from server_ext.sharing import (
+    price_of_sharing,
+    producer_boundaries,
+    shared_boundary,
+)
 
 __all__ = ["ReplayError", "replay"]
 
@@ -272,12 +276,15 @@ class _Engine:
             self._send(at, group)
 
     def _send(self, at: float, group: Group) -> None:
+        policy = self.arm.policy
         shared = shared_boundary(
             group.document_tokens,
             group.context_tokens,
             len(group.branches),
             match_unit=self.unit,
-            row_tokens=self.arm.policy.row_tokens,
+            price=price_of_sharing(
+                policy.row_tokens, policy.round_tokens, others=len(self._open)
+            ),
         )
         branches = deque(range(len(group.branches)))
         sent = _Sent(group, waiting=branches, left=len(branches), shared=shared)

@@ -189,7 +189,7 @@ def serve(engine: FakeEngine, **changes: Any) -> FastAPI:
         "unsupported": None,
         "ranks": 2,
         "startup": {},
-        "row_tokens": 256,
+        "worth": (16, 256),
     }
     app = FastAPI()
     app.include_router(router)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from server_ext.sharing import producer_boundaries, shared_boundary
+from server_ext.sharing import price_of_sharing, producer_boundaries, shared_boundary
 
 
 @pytest.mark.parametrize(
@@ -21,12 +21,19 @@ from server_ext.sharing import producer_boundaries, shared_boundary
 def test_a_question_is_shared_where_that_saves_more_than_a_row(
     document: int, context: int, branches: int, shared: int
 ) -> None:
-    found = shared_boundary(document, context, branches, match_unit=16, row_tokens=16)
+    found = shared_boundary(document, context, branches, match_unit=16, price=16)
     assert found == shared
 
 
-def test_a_dear_row_leaves_the_question_to_the_branches() -> None:
-    options = {"match_unit": 16, "row_tokens": 1000}
+@pytest.mark.parametrize(
+    ("others", "price"), [(0, 272), (1, 144), (7, 48), (255, 17), (10_000, 16)]
+)
+def test_the_groups_under_way_share_the_round(others: int, price: int) -> None:
+    assert price_of_sharing(16, 256, others) == price
+
+
+def test_a_high_price_leaves_the_question_to_the_branches() -> None:
+    options = {"match_unit": 16, "price": 1000}
     assert shared_boundary(1000, 1030, 4, **options) == 1000
     assert shared_boundary(1000, 1030, 400, **options) == 1030
 

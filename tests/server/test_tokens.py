@@ -94,7 +94,7 @@ def prompts(
         vocabulary=len(tokenizer),
         limit=limit,
         match_unit=16,
-        row_tokens=16,
+        price=16,
     )
 
 
@@ -421,7 +421,7 @@ def test_a_token_beyond_the_vocabulary(fields: dict[str, Any], field: str) -> No
             vocabulary=100,
             limit=1000,
             match_unit=16,
-            row_tokens=16,
+            price=16,
         )
     assert (caught.value.code, caught.value.field) == ("token_out_of_range", field)
 
