@@ -93,7 +93,7 @@ class Wall:
         self, url: str, *, request_id: str | None = None, group_id: str | None = None
     ) -> None:
         self.started = False
-        self.secrets = Secrets({})
+        self.secrets = Secrets()
         self._url = url
         self._request_id = request_id
         self._group_id = group_id

@@ -113,7 +113,7 @@ class Http:
                 sent = client.build_request(
                     method, url, content=content, headers=headers
                 )
-                wall.secrets = Secrets(sent.headers)
+                wall.secrets = Secrets(sent.headers.raw)
                 async with aclosing(await client.send(sent, stream=True)) as found:
                     answer = Answer(found, wall.secrets, keep=on_response is not None)
                     try:

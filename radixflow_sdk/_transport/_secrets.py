@@ -9,7 +9,7 @@ and raw answers are results, and stay as they are. This room must not raise.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from itertools import takewhile
@@ -28,12 +28,12 @@ E = TypeVar("E", bound=BranchEvent)
 
 # What every request has, or is meant for all to see. Any other header may be a secret.
 _PUBLIC = {
-    *("accept", "accept-encoding", "accept-language", "user-agent", "host"),
-    *("content-type", "content-length", "transfer-encoding", "connection"),
-    *("traceparent", "tracestate", "baggage"),
-    *("x-request-id", "x-session-id", "x-data-parallel-rank"),
+    *(b"accept", b"accept-encoding", b"accept-language", b"user-agent", b"host"),
+    *(b"content-type", b"content-length", b"transfer-encoding", b"connection"),
+    *(b"traceparent", b"tracestate", b"baggage"),
+    *(b"x-request-id", b"x-session-id", b"x-data-parallel-rank"),
 }
-_CREDENTIALS = ("authorization", "proxy-authorization")
+_CREDENTIALS = (b"authorization", b"proxy-authorization")
 _CUT = "***"
 # Shorter values of other headers are flags; cutting them out would eat whole messages.
 _LEAST = 4
@@ -51,10 +51,10 @@ class Secrets:
     """The secrets of one request.
 
     Args:
-        headers: As they are sent; read when first needed.
+        headers: Names and values as they are sent; read when first needed.
     """
 
-    def __init__(self, headers: Mapping[str, str]) -> None:
+    def __init__(self, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
         self._headers = headers
 
     @cached_property
@@ -114,16 +114,17 @@ class Secrets:
         return any(self.cut(text) != text for text in (str(error), repr(error)))
 
 
-def _values(headers: Mapping[str, str]) -> Iterator[str]:
-    for header, value in headers.items():
+def _values(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[str]:
+    for header, sent in headers:
         name = header.lower()
         if name in _PUBLIC:
             continue
+        value = sent.decode("latin-1")
         scheme, _, rest = value.partition(" ")
         if name in _CREDENTIALS and rest:
             yield rest  # an API key may be as short as it likes
         parts = [value, rest if scheme.isalpha() else ""]
-        if name == "cookie":
+        if name == b"cookie":
             parts += [part.partition("=")[2] for part in value.split("; ")]
         yield from (part for part in parts if len(part) >= _LEAST)
 
