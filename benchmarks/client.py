@@ -3,9 +3,10 @@
     python -m benchmarks.client
 
 Over a real loopback socket, with 256 file descriptors: many small groups, a few large
-ones, the same branches one completion each with AsyncOpenAI, and the time that the
-client adds to the server's. CPU time is the client process's own (user and system), so
-that a busy machine does not decide it; only the added time is by the clock.
+ones, the same branches one completion each with AsyncOpenAI, calls that are cancelled,
+and the time that the client adds to the server's. CPU time is the client process's own
+(user and system), so that a busy machine does not decide it; only the added time is by
+the clock.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx
+from httpx_aiohttp import HttpxAiohttpClient
 from openai import AsyncOpenAI
 
 from benchmarks._harness import ROOT, Claim, write_results
-from radixflow_sdk import BranchedRequest, RadixFlowClient
-from radixflow_sdk.testing import FakeServer
+from radixflow_sdk import BranchedRequest, RadixFlowClient, RadixFlowError
+from radixflow_sdk.testing import FakeServer, FakeTransport
 from radixflow_sdk.testing._socket import listen
 
 FILES = 256
@@ -156,9 +159,9 @@ def requests(groups: int, branches: int) -> Iterator[BranchedRequest]:
 
 
 @contextlib.asynccontextmanager
-async def client(url: str) -> AsyncIterator[RadixFlowClient]:
+async def client(url: str, **options: Any) -> AsyncIterator[RadixFlowClient]:
     async with RadixFlowClient(
-        url, model="fake", max_connections=CONCURRENCY
+        url, model="fake", max_connections=CONCURRENCY, **options
     ) as connected:
         await connected.score_candidates("warm", ["up"])
         yield connected
@@ -177,10 +180,12 @@ async def bare(url: str, groups: int) -> dict[str, Any]:
     return meter.result("httpx alone, a group of 4 a request", groups * 4)
 
 
-async def many(url: str, groups: int, branches: int) -> dict[str, Any]:
+async def many(
+    url: str, groups: int, branches: int, how: str = "", **options: Any
+) -> dict[str, Any]:
     """All groups through `score_many`; none may fail."""
     errors: dict[str, int] = {}
-    async with client(url) as connected:
+    async with client(url, **options) as connected:
         meter = Meter()
         async with connected.score_many(requests(groups, branches)) as outcomes:
             done = 0
@@ -191,7 +196,39 @@ async def many(url: str, groups: int, branches: int) -> dict[str, Any]:
                     errors[name] = errors.get(name, 0) + 1
                 if done % max(groups // 10, 1) == 0:
                     meter.look()
-    return meter.result(f"{groups} x {branches}", groups * branches, errors=errors)
+    name = f"{groups} x {branches}{how}"
+    return meter.result(name, groups * branches, errors=errors)
+
+
+async def over_aiohttp(url: str, groups: int) -> dict[str, Any]:
+    """`many` with the extra ``aiohttp``."""
+    limits = httpx.Limits(max_connections=CONCURRENCY)
+    async with HttpxAiohttpClient(timeout=300, limits=limits) as http:
+        return await many(url, groups, 4, ", over aiohttp", http_client=http)
+
+
+async def without_http(groups: int) -> dict[str, Any]:
+    """`many` on a table in this process: planning, turns, retries, folding, ranking."""
+    how = ", no HTTP and no wire"
+    return await many("http://none", groups, 4, how, transport=FakeTransport())
+
+
+async def cancelled(url: str, rounds: int) -> dict[str, Any]:
+    """Twenty calls cancelled at 50 ms on two connections, then one that must work."""
+    good = 0
+    async with RadixFlowClient(url, model="fake", max_connections=2) as connected:
+        meter = Meter()
+        for _ in range(rounds):
+            with anyio.move_on_after(0.05):
+                async with anyio.create_task_group() as tasks:
+                    for _ in range(20):
+                        tasks.start_soon(connected.score_candidates, "d", ["a", "b"])
+            with contextlib.suppress(RadixFlowError):
+                await connected.score_candidates("d", ["a", "b"], timeout=10)
+                good += 1
+            meter.look()
+    # A round's calls are 2 branches each; how many of them began is chance.
+    return meter.result("20 calls cancelled, then one", rounds * 2, rounds=good)
 
 
 async def openai(url: str, branches: int) -> dict[str, Any]:
@@ -242,7 +279,7 @@ async def added(url: str, groups: int) -> dict[str, Any]:
 
 
 def claims(raw: list[dict[str, Any]]) -> list[Claim]:
-    small, large, other, small_beside, _, extra = raw
+    small, large, other, small_beside, aiohttp, _, _, cut, extra = raw
     found = []
     for run in (small, large):
         name, memory = run["run"], run["memory_mib"]
@@ -271,10 +308,15 @@ def claims(raw: list[dict[str, Any]]) -> list[Claim]:
                 "<=",
             ),
         ]
-    for run in (small_beside, large):
+    for run in (small_beside, aiohttp, large):
         ratio = other["cpu_ms_per_branch"] / run["cpu_ms_per_branch"]
         name = f"{run['run']}: AsyncOpenAI's CPU a branch over ours"
         found.append(Claim(name, round(ratio, 1), "x", 5.0, ">="))
+    wrong = len(cut["files"]) - cut["rounds"]
+    name = "rounds after whose 20 cancelled calls the next call failed"
+    found.append(Claim(name, wrong, "", 0, "<="))
+    name = "most open files in those rounds"
+    found.append(Claim(name, max(cut["files"]), "", FILES, "<"))
     name = f"p99 added to the server's time, {CONCURRENCY} groups at a time"
     found.append(Claim(name, extra["added_ms_p99"], "ms", 5.0, "<="))
     return found
@@ -285,6 +327,7 @@ def main() -> int:
     parser.add_argument("--groups", type=int, default=10_000, help="groups of 4")
     parser.add_argument("--large", type=int, default=100, help="groups of 1,000")
     parser.add_argument("--openai", type=int, default=4_000, help="completions")
+    parser.add_argument("--cancelled", type=int, default=50, help="rounds of 20 calls")
     parser.add_argument("--added", type=int, default=640, help="groups by the clock")
     parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--delay", type=float, default=0.0, help=argparse.SUPPRESS)
@@ -300,9 +343,12 @@ def main() -> int:
             asyncio.run(openai(url, given.openai)),
             # Beside the former, under the same load, for a fair ratio.
             asyncio.run(many(url, given.openai // 4, 4)),
+            asyncio.run(over_aiohttp(url, given.openai // 4)),
+            asyncio.run(without_http(given.openai // 4)),
             asyncio.run(bare(url, given.openai // 4)),
         ]
     with server(SERVER_SECONDS / 4) as url:
+        raw.append(asyncio.run(cancelled(url, given.cancelled)))
         raw.append(asyncio.run(added(url, given.added)))
     found = claims(raw)
     path = write_results(

@@ -426,6 +426,23 @@ def cost_tables(results: dict[str, Any]) -> dict[str, str]:
     }
 
 
+def client_tables(results: dict[str, Any]) -> dict[str, str]:
+    """Of benchmarks/client.py: what each run took of this process."""
+    lines = [
+        "| run | branches | CPU a branch, ms | of it in the system | load average |",
+        "|---|---|---|---|---|",
+    ]
+    for run in results["raw"]:
+        if "rounds" in run or "added_ms_p99" in run:  # by the clock, or by count
+            continue
+        system = 1000 * run["cpu_system_s"] / run["branches"]
+        lines.append(
+            f"| {run['run']} | {run['branches']:,} | {run['cpu_ms_per_branch']:.2f} "
+            f"| {system:.2f} | {run['load_average']} |"
+        )
+    return {"client": "\n".join(lines), "client claims": _claims(results["claims"])}
+
+
 def fill(page: str, found: dict[str, str]) -> str:
     """A page with its marks filled."""
     for name, text in found.items():
@@ -448,6 +465,7 @@ def build() -> dict[Path, str]:
         **order_tables(_read("group_order")),
         **cost_tables(_read("schedule_cost")),
         **sharing_tables(_read("sharing")),
+        **client_tables(_read("client")),
         "idle claims": _claims(_read("idle")["claims"]),
         "soak claims": _claims(_read("soak")["claims"]),
     }
