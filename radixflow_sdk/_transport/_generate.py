@@ -245,6 +245,8 @@ async def _generate(
                         raise _invalid(f"has choice {choice.index} of {len(texts)}")
                     text = texts[choice.index]
                     if text.take(choice, chunk):
+                        text.request_id = answer.secrets.cut(text.request_id)
+                        text.finish_reason = answer.secrets.cut(text.finish_reason)
                         yield choice.index, text
         done = all(text.finish_reason for text in texts)
     if not done:

@@ -19,7 +19,6 @@ from radixflow_sdk.types import (
     BranchEvent,
     BranchFailed,
     BranchResult,
-    BranchText,
     GroupStarted,
 )
 
@@ -42,7 +41,6 @@ _BEGINNING = 8
 _SERVERS_WORDS: Mapping[type[object], tuple[str, ...]] = {
     GroupStarted: ("request_id", "model"),
     BranchResult: ("request_id",),
-    BranchText: ("request_id", "finish_reason"),
     BranchFailed: ("request_id", "code", "message"),
 }
 

@@ -16,7 +16,13 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from radixflow_sdk import RadixFlowClient, RadixFlowError, RawResponse, RetryPolicy
+from radixflow_sdk import (
+    GeneratedBranch,
+    RadixFlowClient,
+    RadixFlowError,
+    RawResponse,
+    RetryPolicy,
+)
 from radixflow_sdk._transport._secrets import Secrets
 from tests.sdk import wire
 
@@ -202,17 +208,17 @@ def test_no_surroundings_hide_it(secret: str, before: str, after: str) -> None:
 
 
 def test_a_model_may_write_it() -> None:
-    """Results are data: what a model wrote is never changed."""
+    """Results are data: what a model wrote is never changed; what is around it is."""
 
-    async def ask() -> str:
-        chunk = {
-            "id": "c",
-            "choices": [{"index": 0, "text": KEY, "finish_reason": "stop"}],
-        }
+    async def ask() -> GeneratedBranch:
+        choice = {"index": 0, "text": KEY, "finish_reason": f"stop {KEY}"}
+        chunk = {"id": KEY, "choices": [choice]}
         body = f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n"
         server = wire.Server(httpx.Response(200, content=body.encode()))
         client = wire.client(server, api_key=KEY)
         result = await client.generate_branches("d", ["a"], max_tokens=1)
-        return result.branches[0].text
+        return result.branches[0]
 
-    assert anyio.run(ask) == KEY
+    branch = anyio.run(ask)
+    assert branch.text == KEY
+    assert (branch.finish_reason, branch.request_id) == ("stop ***", "***-0")
