@@ -14,6 +14,15 @@ from itertools import chain
 from typing import Protocol, TypeAlias, TypeVar
 
 from radixflow_sdk import _scoring
+from radixflow_sdk._pipe import (
+    BranchEvent,
+    BranchFailed,
+    BranchResult,
+    BranchText,
+    GroupCompleted,
+    GroupStarted,
+    Plan,
+)
 from radixflow_sdk.exceptions import (
     APIError,
     BranchError,
@@ -21,17 +30,10 @@ from radixflow_sdk.exceptions import (
     PartialGroupError,
 )
 from radixflow_sdk.types import (
-    BranchEvent,
-    BranchFailed,
-    BranchResult,
-    BranchText,
     Candidate,
     GeneratedBranch,
     GenerationResult,
-    GroupCompleted,
-    GroupStarted,
     GroupUsage,
-    Plan,
     ScoredCandidate,
     ScoreResult,
 )

@@ -54,6 +54,7 @@ from radixflow_sdk._config import (
 from radixflow_sdk._dispatch import Dispatcher
 from radixflow_sdk._hints import session_id
 from radixflow_sdk._many import Outcomes
+from radixflow_sdk._pipe import BranchEvent, BranchRequest, BranchResult, Plan
 from radixflow_sdk._plan import make_generation_plan, make_plan, unconditional_plan
 from radixflow_sdk._prompt import Template
 from radixflow_sdk._tracing import GroupSpan, Tracing
@@ -63,9 +64,6 @@ from radixflow_sdk.exceptions import APIError
 from radixflow_sdk.types import (
     Asked,
     BranchedRequest,
-    BranchEvent,
-    BranchRequest,
-    BranchResult,
     ClientEvent,
     Document,
     GenerationRequest,
@@ -78,7 +76,6 @@ from radixflow_sdk.types import (
     Option,
     Outcome,
     Partial,
-    Plan,
     Progress,
     RawResponse,
     RouteChoice,

@@ -20,6 +20,7 @@ from anyio.abc import TaskGroup
 from anyio.lowlevel import RunVar
 
 from radixflow_sdk._config import RetryPolicy
+from radixflow_sdk._pipe import BranchEvent, BranchRequest
 from radixflow_sdk._transport import Emit, RetryingTransport, Transport
 from radixflow_sdk.exceptions import (
     APIStatusError,
@@ -27,7 +28,7 @@ from radixflow_sdk.exceptions import (
     ClientClosedError,
     WrongLoopError,
 )
-from radixflow_sdk.types import BranchEvent, BranchRequest, RequestEnded, RequestSent
+from radixflow_sdk.types import RequestEnded, RequestSent
 
 T = TypeVar("T")
 

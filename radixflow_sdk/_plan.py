@@ -22,19 +22,15 @@ from radixflow_sdk._config import (
     read_text,
     refuse,
 )
+from radixflow_sdk._pipe import Branch, BranchRequest, Message, Plan, Sampling
 from radixflow_sdk._prompt import Template, default_template
 from radixflow_sdk.types import (
     MAX_LABELS,
     MAX_STOPS,
-    Branch,
-    BranchRequest,
     Document,
     Label,
-    Message,
     Normalize,
     Option,
-    Plan,
-    Sampling,
     Scoring,
 )
 

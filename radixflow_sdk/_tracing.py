@@ -10,19 +10,16 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from radixflow_sdk.exceptions import InvalidInputError
-from radixflow_sdk.types import (
+from radixflow_sdk._pipe import (
     BranchEvent,
     BranchFailed,
     BranchResult,
     BranchText,
-    ClientEvent,
-    GroupEnded,
     GroupStarted,
     Plan,
-    RequestEnded,
-    RequestSent,
 )
+from radixflow_sdk.exceptions import InvalidInputError
+from radixflow_sdk.types import ClientEvent, GroupEnded, RequestEnded, RequestSent
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer, TracerProvider

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from typing import Protocol, TypeAlias
 
-from radixflow_sdk.types import BranchEvent, BranchRequest, RequestEnded, RequestSent
+from radixflow_sdk._pipe import BranchEvent, BranchRequest
+from radixflow_sdk.types import RequestEnded, RequestSent
 
 Emit: TypeAlias = Callable[[RequestSent | RequestEnded], None]
 

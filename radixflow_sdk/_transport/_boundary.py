@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from radixflow_sdk._pipe import BranchRequest, Message
 from radixflow_sdk._transport._reads import Prompt, common_length
 from radixflow_sdk.exceptions import (
     APIStatusError,
@@ -17,7 +18,7 @@ from radixflow_sdk.exceptions import (
     InvalidRequestError,
     PluginMissingError,
 )
-from radixflow_sdk.types import BranchRequest, Label, Message
+from radixflow_sdk.types import Label
 
 Ids = tuple[int, ...]
 

@@ -14,6 +14,15 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from typing import Any, Literal, TypeVar
 
+from radixflow_sdk._pipe import (
+    BranchEvent,
+    BranchFailed,
+    BranchRequest,
+    BranchResult,
+    GroupCompleted,
+    GroupStarted,
+    Message,
+)
 from radixflow_sdk._transport._boundary import Encoded, Encoder, Ids, encode_group
 from radixflow_sdk._transport._http import Answer, Http
 from radixflow_sdk._transport._reads import (
@@ -27,19 +36,7 @@ from radixflow_sdk._transport._reads import (
 )
 from radixflow_sdk._transport._wire import read_models
 from radixflow_sdk.exceptions import InvalidResponseError
-from radixflow_sdk.types import (
-    BranchEvent,
-    BranchFailed,
-    BranchRequest,
-    BranchResult,
-    GroupCompleted,
-    GroupStarted,
-    GroupUsage,
-    LabelScore,
-    Message,
-    TokenScore,
-    Usage,
-)
+from radixflow_sdk.types import GroupUsage, LabelScore, TokenScore, Usage
 
 T = TypeVar("T")
 

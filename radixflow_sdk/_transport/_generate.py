@@ -16,6 +16,15 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from radixflow_sdk._hints import write_hints
+from radixflow_sdk._pipe import (
+    BranchEvent,
+    BranchRequest,
+    BranchText,
+    GroupCompleted,
+    GroupStarted,
+    Message,
+    Sampling,
+)
 from radixflow_sdk._transport._boundary import Ids
 from radixflow_sdk._transport._completions import Call
 from radixflow_sdk._transport._http import Answer, Http
@@ -27,16 +36,7 @@ from radixflow_sdk.exceptions import (
     InvalidResponseError,
     StreamBrokenError,
 )
-from radixflow_sdk.types import (
-    BranchEvent,
-    BranchRequest,
-    BranchText,
-    GroupCompleted,
-    GroupStarted,
-    GroupUsage,
-    Message,
-    Sampling,
-)
+from radixflow_sdk.types import GroupUsage
 
 Prompt = str | Ids
 

@@ -11,6 +11,7 @@ from contextlib import aclosing
 from typing import Any
 
 from radixflow_sdk._config import Settings
+from radixflow_sdk._pipe import BranchEvent, BranchRequest, GroupCompleted, GroupStarted
 from radixflow_sdk._transport._http import Answer, Http
 from radixflow_sdk._transport._ndjson import read_lines
 from radixflow_sdk._transport._pool import HTTPClient
@@ -21,12 +22,6 @@ from radixflow_sdk._transport._wire import (
     write_request,
 )
 from radixflow_sdk.exceptions import InvalidResponseError, StreamBrokenError
-from radixflow_sdk.types import (
-    BranchEvent,
-    BranchRequest,
-    GroupCompleted,
-    GroupStarted,
-)
 
 
 class HTTPTransport:

@@ -14,6 +14,7 @@ from contextlib import aclosing
 
 import anyio
 
+from radixflow_sdk._pipe import BranchEvent, BranchRequest
 from radixflow_sdk._transport._base import Transport
 from radixflow_sdk.exceptions import (
     APIConnectionError,
@@ -22,7 +23,6 @@ from radixflow_sdk.exceptions import (
     APITimeoutError,
     StreamBrokenError,
 )
-from radixflow_sdk.types import BranchEvent, BranchRequest
 
 logger = logging.getLogger("radixflow")
 

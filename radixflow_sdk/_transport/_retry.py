@@ -18,6 +18,15 @@ import anyio
 import tenacity
 
 from radixflow_sdk._config import RetryPolicy
+from radixflow_sdk._pipe import (
+    BranchEvent,
+    BranchFailed,
+    BranchRequest,
+    BranchResult,
+    BranchText,
+    GroupCompleted,
+    GroupStarted,
+)
 from radixflow_sdk._plan import new_request_id
 from radixflow_sdk._transport._base import Emit, Transport
 from radixflow_sdk.exceptions import (
@@ -26,19 +35,7 @@ from radixflow_sdk.exceptions import (
     BranchError,
     RadixFlowError,
 )
-from radixflow_sdk.types import (
-    BranchEvent,
-    BranchFailed,
-    BranchRequest,
-    BranchResult,
-    BranchText,
-    GroupCompleted,
-    GroupStarted,
-    GroupUsage,
-    RequestEnded,
-    RequestSent,
-    Usage,
-)
+from radixflow_sdk.types import GroupUsage, RequestEnded, RequestSent, Usage
 
 logger = logging.getLogger("radixflow")
 

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from radixflow_sdk._config import Settings
+from radixflow_sdk._pipe import BranchEvent, BranchRequest
 from radixflow_sdk._transport._base import Transport
 from radixflow_sdk._transport._completions import CompletionsTransport
 from radixflow_sdk._transport._generate import GenerationTransport
@@ -18,7 +19,6 @@ from radixflow_sdk._transport._groups import HTTPTransport
 from radixflow_sdk._transport._pool import HTTPClient
 from radixflow_sdk._transport._replicas import Replicas
 from radixflow_sdk.exceptions import APIStatusError, PluginMissingError
-from radixflow_sdk.types import BranchEvent, BranchRequest
 
 logger = logging.getLogger("radixflow")
 

@@ -13,21 +13,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from radixflow_sdk.exceptions import InvalidResponseError
-from radixflow_sdk.types import (
+from radixflow_sdk._pipe import (
     BranchEvent,
     BranchFailed,
     BranchRequest,
     BranchResult,
     GroupCompleted,
     GroupStarted,
-    GroupUsage,
-    Label,
-    LabelScore,
     Message,
-    TokenScore,
-    Usage,
 )
+from radixflow_sdk.exceptions import InvalidResponseError
+from radixflow_sdk.types import GroupUsage, Label, LabelScore, TokenScore, Usage
 
 WIRE_VERSION = 1
 

@@ -6,15 +6,15 @@ from hypothesis import strategies as st
 
 from radixflow_sdk import InvalidResponseError, PartialGroupError, TokenScore, Usage
 from radixflow_sdk._assembly import GroupState, begin, candidates_of, finish, fold
-from radixflow_sdk.types import (
+from radixflow_sdk._pipe import (
     BranchEvent,
     BranchFailed,
     BranchResult,
     GroupCompleted,
     GroupStarted,
-    GroupUsage,
     Plan,
 )
+from radixflow_sdk.types import GroupUsage
 from tests.sdk.wire import plan
 
 START = GroupStarted(

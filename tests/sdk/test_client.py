@@ -19,8 +19,8 @@ from radixflow_sdk import (
     ScoreResult,
     Timeouts,
 )
+from radixflow_sdk._pipe import BranchEvent, BranchRequest
 from radixflow_sdk.testing import FakeTransport
-from radixflow_sdk.types import BranchEvent, BranchRequest
 
 pytestmark = pytest.mark.anyio
 NOW = RetryPolicy(initial=0.0)

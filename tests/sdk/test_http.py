@@ -24,8 +24,8 @@ from radixflow_sdk import (
     StreamBrokenError,
 )
 from radixflow_sdk._config import read_settings
+from radixflow_sdk._pipe import BranchEvent
 from radixflow_sdk._transport import HTTPTransport
-from radixflow_sdk.types import BranchEvent
 from tests.sdk.wire import (
     GOOD,
     Chunks,

@@ -27,8 +27,8 @@ from radixflow_sdk import (
     ServerError,
 )
 from radixflow_sdk._dispatch import AdaptiveLimit
+from radixflow_sdk._pipe import BranchEvent, BranchRequest
 from radixflow_sdk.testing import FakeTransport
-from radixflow_sdk.types import BranchEvent, BranchRequest
 
 pytestmark = pytest.mark.anyio
 NOW = RetryPolicy(attempts=2, initial=0.0)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radixflow_sdk import InvalidInputError, Template
+from radixflow_sdk._pipe import Message
 from radixflow_sdk._plan import make_plan
-from radixflow_sdk.types import Message
 from tests.sdk.wire import plan
 
 

@@ -23,9 +23,9 @@ from radixflow_sdk import (
     ServerError,
     StreamBrokenError,
 )
+from radixflow_sdk._pipe import BranchRequest
 from radixflow_sdk._transport import Replicas
 from radixflow_sdk.testing import FakeServer, FakeTransport
-from radixflow_sdk.types import BranchRequest
 from tests.sdk.wire import plan
 
 pytestmark = [

@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from radixflow_sdk import InvalidResponseError
+from radixflow_sdk._pipe import BranchRequest, BranchResult
 from radixflow_sdk._transport._wire import read_event, read_models
-from radixflow_sdk.types import BranchRequest, BranchResult
 from tests.sdk.wire import USAGE, completed, ended, failed, plan, started
 
 REQUEST = plan().request

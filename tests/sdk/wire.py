@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 
 from radixflow_sdk import RadixFlowClient, RetryPolicy
+from radixflow_sdk._pipe import Plan
 from radixflow_sdk._plan import make_plan
-from radixflow_sdk.types import Plan
 
 Handler = Callable[[httpx.Request], httpx.Response]
 USAGE = {"prompt_tokens": 12, "cached_tokens": 8, "computed_tokens": 4}

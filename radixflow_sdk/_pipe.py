@@ -1,0 +1,267 @@
+"""What travels the pipe: one unit, as each room hands it on.
+
+`Branch` (planned) -> `BranchRequest` (sent) -> `BranchEvent` (answered) ->
+`BranchResult` (kept) -> `types.Candidate` (ranked).
+
+This room must not do anything but check that a `Plan`'s parts fit together. Values are
+frozen and slotted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from radixflow_sdk.exceptions import InvalidInputError
+from radixflow_sdk.types import (
+    MAX_BRANCHES,
+    GroupUsage,
+    Label,
+    LabelScore,
+    Normalize,
+    OnResponse,
+    Route,
+    Scoring,
+    TokenScore,
+    Usage,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One chat message."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """One distinct option as it will be sent.
+
+    Attributes:
+        index: Position in the plan; stays the same when a branch is sent again.
+        content: Text with the template around it, or token ids.
+    """
+
+    index: int
+    content: str | tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How a branch goes on; the fields are those of ``generate_branches``."""
+
+    max_tokens: int = 64
+    temperature: float = 0.0
+    top_p: float = 1.0
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchRequest:
+    """One ``POST /v1/branches``: a group, or what is missing of it.
+
+    Attributes:
+        model: Served model name; None only until the client has asked for it.
+        document: Text, token ids, or chat messages.
+        question: Text between the document and every branch, verbatim.
+        branches: What to score.
+        scoring: What is read from the server.
+        labels: With label scoring, the labels; else None.
+        group_id: The same for every request of a group.
+        cache_salt: Isolates the prefix cache.
+        request_id: New for every request.
+        sampling: How branches go on; None: they are scored.
+        session_id: The same for every request about one document, see `_hints`.
+        extra_headers: Sent as they are.
+        extra_body: Added to the body as it is.
+        on_response: Told of every HTTP answer.
+    """
+
+    model: str | None
+    document: str | tuple[int, ...] | tuple[Message, ...]
+    question: str | None
+    branches: tuple[Branch, ...]
+    scoring: Scoring
+    labels: tuple[Label, ...] | None
+    group_id: str
+    cache_salt: str | None
+    request_id: str
+    sampling: Sampling | None = None
+    session_id: str = ""
+    # A header may be a secret.
+    extra_headers: Mapping[str, str] = field(
+        default_factory=dict, hash=False, repr=False
+    )
+    extra_body: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False)
+    on_response: OnResponse | None = field(default=None, repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A call, read and checked.
+
+    Attributes:
+        request: What to send, with each distinct option once.
+        options: The options as given, token ids as tuples.
+        members: For each branch, the positions of the options that it scores.
+        normalize: How a branch becomes a score.
+        unconditional: Text or token ids after which every option is scored once more,
+            in a group of its own; None: it is not.
+
+    Raises:
+        InvalidInputError: The parts do not fit together.
+    """
+
+    request: BranchRequest
+    options: tuple[str | tuple[int, ...], ...]
+    members: tuple[tuple[int, ...], ...]
+    normalize: Normalize
+    unconditional: str | tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        request = self.request
+        named = "options" if request.sampling is None else "branches"
+        if not self.options:
+            raise InvalidInputError(
+                f"{named} is empty; give at least one.",
+                field=named,
+                value=self.options,
+            )
+        if len(self.options) > MAX_BRANCHES:
+            raise InvalidInputError(
+                f"{named} has {len(self.options)} entries; a group takes at most "
+                f"{MAX_BRANCHES}, so split it.",
+                field=named,
+                value=len(self.options),
+            )
+        if not request.document and not request.question:
+            raise InvalidInputError(
+                "document and question are both empty; give at least one of them.",
+                field="document",
+                value=request.document,
+            )
+        self._check_labels()
+        self._check_normalize()
+        self._check_unconditional()
+
+    def _check_labels(self) -> None:
+        scoring, labels = self.request.scoring, self.request.labels
+        if scoring == "label" and not labels:
+            raise InvalidInputError(
+                "labels is empty; scoring='label' needs labels, in the call or in the "
+                "template.",
+                field="labels",
+                value=labels,
+            )
+        if scoring == "likelihood" and labels is not None:
+            raise InvalidInputError(
+                f"labels is {labels!r}; scoring='likelihood' reads none, so leave it "
+                "out or use scoring='label'.",
+                field="labels",
+                value=labels,
+            )
+
+    def _check_normalize(self) -> None:
+        scoring, labels = self.request.scoring, self.request.labels
+        fits = ("sum", "label") if labels else ("sum", "mean", "char", "byte", "pmi")
+        if self.normalize not in fits:
+            raise InvalidInputError(
+                f"normalize is {self.normalize!r}; with scoring={scoring!r} use one of "
+                f"{', '.join(fits)}.",
+                field="normalize",
+                value=self.normalize,
+            )
+        if self.normalize == "label" and labels is not None and len(labels) < 2:
+            raise InvalidInputError(
+                f"labels is {labels!r}; normalize='label' needs at least two.",
+                field="labels",
+                value=labels,
+            )
+        if self.normalize in ("char", "byte"):
+            for position, option in enumerate(self.options):
+                if not isinstance(option, str):
+                    raise InvalidInputError(
+                        f"options[{position}] is token ids; normalize="
+                        f"{self.normalize!r} needs its text, so use 'sum' or 'mean'.",
+                        field=f"options[{position}]",
+                        value=option,
+                    )
+
+    def _check_unconditional(self) -> None:
+        if self.normalize == "pmi" and self.unconditional is None:
+            raise InvalidInputError(
+                "unconditional is None; normalize='pmi' compares with it, so give the "
+                "context that an option has without the document, such as "
+                "unconditional='Answer:'.",
+                field="unconditional",
+                value=self.unconditional,
+            )
+        if self.request.scoring == "label" and self.unconditional is not None:
+            raise InvalidInputError(
+                f"unconditional is {self.unconditional!r}; scoring='label' has no use "
+                "for it, so leave it out.",
+                field="unconditional",
+                value=self.unconditional,
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupStarted:
+    """The server took the group."""
+
+    group_id: str
+    request_id: str
+    model: str
+    document_tokens: int
+    shared_tokens: int
+    route: Route = "branches"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchResult:
+    """A branch is in: its tokens, its labels, its cost."""
+
+    index: int
+    request_id: str
+    tokens: tuple[TokenScore, ...]
+    labels: tuple[LabelScore, ...] | None
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchFailed:
+    """A branch failed on the server, which says whether sending it again can help."""
+
+    index: int
+    request_id: str
+    code: str
+    message: str
+    retryable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCompleted:
+    """Every branch has been answered."""
+
+    usage: GroupUsage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchText:
+    """A branch that went on has ended: its text, and its cost."""
+
+    index: int
+    request_id: str
+    text: str
+    finish_reason: str
+    prompt_tokens: int
+    generated_tokens: int
+
+
+BranchEvent: TypeAlias = (
+    GroupStarted | BranchResult | BranchText | BranchFailed | GroupCompleted
+)
