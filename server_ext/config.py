@@ -154,7 +154,7 @@ POLICIES: Mapping[str, Policy] = {
         Policy("radix+flex", admission="flex"),
         Policy("radixflow", admission="flex", **_TRAVERSAL),
         Policy("radixflow+frag", admission="flex", frag=True, **_TRAVERSAL),
-        Policy("radixflow+", hints=True, **_TRAVERSAL),
+        Policy("radixflow+", hints=True, frag=True, **_TRAVERSAL),
     )
 }
 """The presets: the six of arXiv 2610.18143, and ``radixflow+``, ours.

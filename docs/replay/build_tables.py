@@ -11,6 +11,7 @@ import re
 import sys
 from pathlib import Path
 
+from server_ext.replay.policies import ARMS
 from server_ext.replay.report import COLUMNS, PAPER_MEAN, formatted
 
 HERE = Path(__file__).resolve().parent
@@ -26,6 +27,7 @@ def main() -> int:
     sweep = [row for row in rows if row["cell_own_rate"] == "True"]
     tables = {
         "headline": headline(grid),
+        "policies": policies(grid),
         "cells": cells(grid),
         "sweep": loads(sweep),
         "width": widths(read("width.csv")),
@@ -118,6 +120,24 @@ def headline(grid: list[Row]) -> str:
     return table(head, lines)
 
 
+def policies(grid: list[Row]) -> str:
+    """Every policy on every model, regimes and orders pooled, against exact native."""
+    base = {model: of(grid, model=model, arm="radix-0.33") for model in PAPER_MEAN}
+    lines = []
+    for arm in ARMS:
+        found = {model: of(grid, model=model, arm=arm) for model in PAPER_MEAN}
+        if {len(rows) for rows in found.values()} == {len(base["Qwen3-8B"])}:
+            lines.append(
+                [f"`{arm}`"]
+                + [
+                    f"{change(mean(rows), mean(base[model]))} "
+                    f"({change(total(rows, 'rounds'), total(base[model], 'rounds'))})"
+                    for model, rows in found.items()
+                ]
+            )
+    return table(["policy", *PAPER_MEAN], lines)
+
+
 def cells(grid: list[Row]) -> str:
     """Every cell."""
     lines = [
@@ -157,7 +177,7 @@ def engines(rows: list[Row]) -> str:
 def backlog(rows: list[Row]) -> str:
     """Rounds under backlog, taken apart."""
     lines = []
-    for row in rows:
+    for row in sorted(rows, key=_place):
         unused = {cause: float(row[f"unused_{cause}"]) for cause in CAUSES}
         rounds, bound = int(row["rounds"]), int(row["bound"])
         mixed = rounds - sum(unused.values()) - bound

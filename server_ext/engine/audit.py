@@ -43,7 +43,7 @@ def left_out(
     *,
     rows_left: int,
     tokens_left: int,
-    is_ready: Callable[[Request], bool],
+    is_eligible: Callable[[Request], bool],
 ) -> list[str]:
     """Ids of the READY requests that the round had room for and did not reach.
 
@@ -53,7 +53,8 @@ def left_out(
         waiting: what waits after it, held branches excluded.
         rows_left: rows that are still free.
         tokens_left: tokens of the budget that are left.
-        is_ready: the state check.
+        is_eligible: whether the policy would let a request run: its state is READY, and
+            under +Frag the tokens left do not cut it short.
     """
     full = rows_left <= 0 or tokens_left <= 0
     stopped = scan.passed is not None and (
@@ -61,4 +62,4 @@ def left_out(
     )
     if full or stopped or scan.cut or output.preempted_req_ids:
         return []
-    return [request.request_id for request in waiting if is_ready(request)]
+    return [request.request_id for request in waiting if is_eligible(request)]

@@ -285,17 +285,23 @@ class RadixFlowScheduler(AsyncScheduler):
             [r for r in self.waiting if self._in_sight(r)],
             rows_left=self.max_num_running_reqs - len(self.running),
             tokens_left=self._budget_left,
-            is_ready=lambda request: self._is_ready(self._look_up(request)),
+            is_eligible=self._is_eligible,
         )
         counters.lookups = lookups
         counters.audited += 1
         counters.bubbles += bool(left)
-        if left and self.policy_preset.traversal and not self.policy_preset.frag:
+        if left and self.policy_preset.traversal:
             raise AvoidableBubbleError(
                 f"round {counters.rounds} of policy {self.policy_preset.name} had room "
                 f"and left READY branches out: {', '.join(left[:5])}"
             )
         return bool(left)
+
+    def _is_eligible(self, request: Request) -> bool:
+        """Whether the policy lets a waiting request run beside what the round has."""
+        hit = self._look_up(request)
+        cut = self.policy_preset.frag and self._would_be_cut(request, hit)
+        return self._is_ready(hit) and not cut
 
     def _in_sight(self, request: Request) -> bool:
         """Whether the round could have had this waiting request, were it READY."""

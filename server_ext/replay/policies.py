@@ -82,17 +82,24 @@ PARTS: tuple[Arm, ...] = (
     ),
     Arm(
         "hints",
-        _altered("radixflow+", traversal=False),
+        _altered("radixflow+", traversal=False, frag=False),
         hints=True,
         fine=True,
         about="exact readiness + hints, prefix-stop: hints without traversal",
+    ),
+    Arm(
+        "traversal+hints",
+        _altered("radixflow+", frag=False),
+        hints=True,
+        fine=True,
+        about="exact readiness + traversal + hints, without frag",
     ),
     Arm(
         "radixflow+",
         POLICIES["radixflow+"],
         hints=True,
         fine=True,
-        about="exact readiness + traversal + hints (ours)",
+        about="exact readiness + traversal + hints + frag (ours)",
     ),
 )
 

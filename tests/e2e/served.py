@@ -97,7 +97,11 @@ class Served:
     def __init__(self, process: subprocess.Popen[bytes], url: str, log: Path) -> None:
         self.process, self.url, self.log = process, url, log
         self.headers = {"Authorization": f"Bearer {KEY}"}
-        self.http = httpx.Client(base_url=url, headers=self.headers, timeout=120)
+        # uvicorn closes an idle connection after 5 s: leave it before, not meanwhile.
+        limits = httpx.Limits(keepalive_expiry=2)
+        self.http = httpx.Client(
+            base_url=url, headers=self.headers, timeout=120, limits=limits
+        )
 
     def post(self, body: Any, path: str = "/v1/branches", **options: Any) -> Any:
         return self.http.post(path, json=body, **options)

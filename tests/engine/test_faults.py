@@ -248,6 +248,26 @@ def test_a_long_document_is_not_put_off_by_decodes(preset: str) -> None:
     driver.run()
 
 
+def test_a_long_document_is_not_put_off_by_short_ones_that_keep_coming() -> None:
+    """+Frag puts it off for a round at most: then nobody older is left before it."""
+    driver = Driver.on(preset="radixflow+", token_budget=1024)
+
+    def send(name: str, length: int) -> None:
+        driver.send(make_request(driver.scheduler, name, tokens(name, length)))
+
+    send("early", 600)
+    send("long", 1000)
+    rounds = 0
+    while not driver.finished("long"):
+        for one in range(2):
+            send(f"short {rounds} {one}", 300)
+        driver.step()
+        rounds += 1
+    assert driver.scheduler.log.counters.deferred
+    assert driver.rounds_of("long")[0] == 1
+    driver.run()
+
+
 def test_a_held_request_is_looked_up_once_a_round_at_most() -> None:
     """vllm PR #48860: the lookup of a waiting request was counted at every step."""
     driver = Driver.on(token_budget=512)
