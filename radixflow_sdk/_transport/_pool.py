@@ -22,6 +22,10 @@ from radixflow_sdk.exceptions import APIStatusError
 
 HTTPClient: TypeAlias = httpx.AsyncClient
 
+IDLE_SECONDS = 4.0
+"""How long a connection may lie idle and be used again.  vLLM's server closes it after
+5; one that is used as it closes costs a request."""
+
 
 class Pool:
     """Lends httpx clients.
@@ -78,6 +82,6 @@ class Pool:
     def _make(self) -> HTTPClient:
         return httpx.AsyncClient(
             timeout=self._timeout,
-            limits=httpx.Limits(max_connections=1),
+            limits=httpx.Limits(max_connections=1, keepalive_expiry=IDLE_SECONDS),
             verify=self._verify or True,
         )

@@ -16,6 +16,7 @@ from radixflow_sdk import (
     StreamBrokenError,
     Timeouts,
 )
+from radixflow_sdk._transport import _pool
 from radixflow_sdk.testing import FakeServer
 from tests.sdk.live import HEAD, LiveServer, Script, chunk, live, whole
 from tests.sdk.wire import GOOD, body, completed, started
@@ -56,6 +57,18 @@ async def test_a_connection_is_used_again() -> None:
             with pytest.raises(APIConnectionError):
                 await ask(client)
         assert server.accepted == 1
+
+
+async def test_a_connection_that_lay_idle_is_not_used_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_pool, "IDLE_SECONDS", 0.01)
+    async with live([whole(GOOD)], [whole(GOOD)]) as server, connect(server) as client:
+        with anyio.fail_after(5):
+            await ask(client)
+            await anyio.sleep(0.05)
+            assert (await ask(client)).best.text == "Oslo"
+        assert server.accepted == 2
 
 
 async def test_cancelling_closes_the_answer_and_leaves_the_pool_healthy() -> None:
