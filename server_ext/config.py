@@ -58,6 +58,7 @@ class Policy:
             timers are read at the start of the round.
         frag: defer a branch whose next block-aligned segment the remaining token
             budget would cut short.
+        put_off: for ``frag``: most branches a round defers; its scan ends there.
         order: ``fcfs``, or ``group``: the group with the least work left first.
         overtake: for ``order="group"``: how much longer than under FCFS the slowest
             group may take, as a factor (1.05 = five percent).
@@ -78,6 +79,7 @@ class Policy:
     hold_ms: float = 5.0
     timer_order: Literal["live", "arrival"] = "live"
     frag: bool = False
+    put_off: int = 32
     order: Literal["fcfs", "group"] = "fcfs"
     overtake: float = 1.0
     row_tokens: int = 16
@@ -99,10 +101,11 @@ class Policy:
                 f"hold_ms must be above 0 and at most {MAX_HOLD_MS:.0f}, "
                 f"got {self.hold_ms}"
             )
-        if not 1 <= self.scan_limit <= MAX_SCAN:
-            raise ConfigurationError(
-                f"scan_limit must be from 1 to {MAX_SCAN}, got {self.scan_limit}"
-            )
+        for name in ("scan_limit", "put_off"):
+            if not 1 <= (most := getattr(self, name)) <= MAX_SCAN:
+                raise ConfigurationError(
+                    f"{name} must be from 1 to {MAX_SCAN}, got {most}"
+                )
         for name in ("row_tokens", "round_tokens"):
             if not 0 <= (tokens := getattr(self, name)) <= MAX_WORTH:
                 raise ConfigurationError(
@@ -153,7 +156,9 @@ POLICIES: Mapping[str, Policy] = {
         Policy("timer10", admission="timer", hold_ms=10.0),
         Policy("radix+flex", admission="flex"),
         Policy("radixflow", admission="flex", **_TRAVERSAL),
-        Policy("radixflow+frag", admission="flex", frag=True, **_TRAVERSAL),
+        Policy(
+            "radixflow+frag", admission="flex", frag=True, put_off=256, **_TRAVERSAL
+        ),
         Policy("radixflow+", hints=True, frag=True, **_TRAVERSAL),
     )
 }

@@ -405,9 +405,7 @@ class RadixFlowScheduler(AsyncScheduler):
             self._skip(request, hit)
             return False
         if policy.frag and self._would_be_cut(request, hit):
-            self.log.counters.deferred += 1
-            self._scan.deferred += 1
-            self._bound_scan()
+            self._put_off(request, hit)
             return False
         self._lookup = (request.request_id, hit)
         return True
@@ -429,12 +427,27 @@ class RadixFlowScheduler(AsyncScheduler):
             self.waiting.park(request)
         self._bound_scan()
 
+    def _put_off(self, request: Request, hit: compat.Hit) -> None:
+        """Leave a branch that would be cut short for the next round (+Frag).
+
+        Where shared tokens are what it lacks, all in its lane lack them.
+        """
+        self.log.counters.deferred += 1
+        self._scan.deferred += 1
+        hints = self._hints.get(request.request_id)
+        alike = hints is not None and hit[1] < hints.shared_tokens - self.block_size
+        if alike and isinstance(self.waiting, LaneQueue):
+            self.waiting.park(request)
+        self._bound_scan()
+
     def _bound_scan(self) -> None:
         """End the scan once it has looked at enough branches in vain."""
-        looks = self.log.blocked_in_round + self._scan.deferred
-        if looks >= self.policy_preset.scan_limit and isinstance(
-            self.waiting, LaneQueue
-        ):
+        policy, deferred = self.policy_preset, self._scan.deferred
+        enough = (
+            deferred >= policy.put_off
+            or self.log.blocked_in_round + deferred >= policy.scan_limit
+        )
+        if enough and isinstance(self.waiting, LaneQueue):
             self.waiting.closed = self._scan.cut = True
             self.log.counters.scans_cut += 1
 

@@ -268,6 +268,24 @@ def test_a_long_document_is_not_put_off_by_short_ones_that_keep_coming() -> None
     driver.run()
 
 
+def test_a_round_puts_off_a_bounded_number_and_a_lane_at_once() -> None:
+    """One look for a document that is put off, not one for each of its branches."""
+    driver = Driver.on(preset="radixflow+", token_budget=192)
+    driver.send(group(driver, "g", 12))
+    driver.step()
+    assert driver.scheduler.log.counters.deferred == 1
+    driver.run()
+
+    driver = Driver.on(preset="radixflow+", token_budget=192)
+    most = driver.scheduler.policy_preset.put_off
+    for number in range(2 * most):
+        name = f"document {number}"
+        driver.send(make_request(driver.scheduler, name, tokens(name, 170)))
+    driver.step()
+    assert driver.scheduler.log.counters.deferred == most
+    driver.run()
+
+
 def test_a_held_request_is_looked_up_once_a_round_at_most() -> None:
     """vllm PR #48860: the lookup of a waiting request was counted at every step."""
     driver = Driver.on(token_budget=512)
