@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from types import TracebackType
@@ -120,20 +121,32 @@ def _views(
 
 
 class _Loop:
-    """The thread and its event loop, shared by a client and its views."""
+    """The thread and its event loop, shared by a client and its views.
 
-    def __init__(self) -> None:
-        self.exits = ExitStack()
-        self.portal: BlockingPortal | None = self.exits.enter_context(
-            start_blocking_portal(name="radixflow")
-        )
+    It ends with `end`, with the last of them, or with Python: at exit while the loop
+    still runs, since later its thread stands still and waiting for it has no end.
+    """
+
+    def __init__(self, client: RadixFlowClient) -> None:
+        exits = ExitStack()
+        portal = exits.enter_context(start_blocking_portal(name="radixflow"))
+        self.portal: BlockingPortal | None = portal
+        self.end = weakref.finalize(self, _end, exits, portal, client)
+
+
+def _end(exits: ExitStack, portal: BlockingPortal, client: RadixFlowClient) -> None:
+    with exits:
+        portal.call(client.aclose)
+        portal.call(portal.stop, True)
 
 
 class RadixFlow:
-    """Scores candidates on a RadixFlow server, from code without an event loop.
+    """Scores candidates on a RadixFlow server, in calls that block: for scripts and
+    notebooks, inside a running event loop too.
 
     Takes the arguments of `RadixFlowClient`. Use it as ``with RadixFlow(...) as
-    client``, or call `close`. Any number of threads may share one.
+    client``, or call `close`; one that is left open ends with Python. Any number of
+    threads may share one.
 
     Raises:
         InvalidInputError: A setting is not usable.
@@ -177,7 +190,7 @@ class RadixFlow:
             cache_salt=cache_salt,
             route=route,
         )
-        self._loop = _Loop()
+        self._loop = _Loop(self._client)
 
     def _open_portal(self) -> BlockingPortal:
         if self._loop.portal is None:
@@ -201,8 +214,5 @@ class RadixFlow:
 
     def close(self) -> None:
         """Close the client; calls under way in other threads end with an error."""
-        portal, self._loop.portal = self._loop.portal, None
-        if portal is not None:
-            with self._loop.exits:
-                portal.call(self._client.aclose)
-                portal.call(portal.stop, True)
+        self._loop.portal = None
+        self._loop.end()

@@ -1,6 +1,9 @@
 """`RadixFlow`: the same client, without an event loop."""
 
+import gc
 import inspect
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -64,6 +67,34 @@ def test_closed() -> None:
         client.score_candidates("d", ["a"])
     with pytest.raises(ClientClosedError), client:
         pass
+
+
+def test_one_that_is_left_open_does_not_keep_python_from_ending() -> None:
+    script = (
+        "from radixflow_sdk import RadixFlow\n"
+        "from radixflow_sdk.testing import FakeTransport\n"
+        "client = RadixFlow(transport=FakeTransport({'Oslo': -0.1}))\n"
+        "view = client.with_options(timeout=5)\n"
+        "print(view.score_candidates('d', ['Rome', 'Oslo']).best.text)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "Oslo\n", "")
+
+
+def test_one_that_is_dropped_ends_its_thread() -> None:
+    fake = FakeTransport()
+    client = RadixFlow(transport=fake)
+    client.score_candidates("d", ["a"])
+    del client
+    gc.collect()
+    assert fake.closed
+    assert not [t for t in threading.enumerate() if t.name == "radixflow"]
 
 
 def test_bad_settings_start_no_thread() -> None:
