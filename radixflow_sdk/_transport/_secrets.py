@@ -136,7 +136,8 @@ def _cut(text: str, secret: str) -> str:
     at, last, kept = text.find(beginning), 0, list[str]()
     while at >= 0:
         kept += text[last:at], _CUT
-        pairs = zip(text[at:], secret, strict=False)
+        # No more of the text than the secret's length: a server may say it often.
+        pairs = zip(text[at : at + len(secret)], secret, strict=False)
         last = at + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         at = text.find(beginning, last)
     return "".join([*kept, text[last:]])
