@@ -1,6 +1,6 @@
 """In float32 a score read behind the cache is the uncached score, to 1e-4 nat.
 
-bfloat16 moves a token by hundredths of a nat from one batch to another (by a quarter
+bfloat16 moves a token by hundredths of a nat from one batch to another (by tenths
 where the model is far off its texts), and a fault of that size would hide there.  Here
 nothing of that size is left.
 """
