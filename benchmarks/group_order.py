@@ -17,12 +17,8 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks._harness import Claim, write_results
+from benchmarks._simulated import mixed_stream
 from server_ext.config import POLICIES
-from server_ext.replay.cards import CARDS
-from server_ext.replay.grid import capacity
-from server_ext.replay.policies import Arm
-from server_ext.replay.run import replay
-from server_ext.replay.trace import Arrivals, Trace, arrive, paper_groups
 
 LOADS = (0.5, 0.75, 1.0, 1.5, 2.0)
 OVERTAKE = (0.5, 0.75, 1.0, 1.5)
@@ -43,13 +39,9 @@ def figures(load: float, overtake: float | None) -> dict[str, float]:
     policy = POLICIES["radixflow+"]
     if overtake is not None:
         policy = replace(policy, name="group", order="group", overtake=overtake)
-    groups = paper_groups(regime="mixed", questions=GROUPS)
-    rate = load * capacity(groups, CARDS["Qwen3.5-9B"])
-    trace = Trace("group order", arrive(groups, Arrivals("poisson", rate=rate)))
-    arm = Arm(policy.name, policy, hints=True, fine=True, about="")
-    found = replay(trace, CARDS["Qwen3.5-9B"], arm, look_on=False).figures
+    found = mixed_stream(policy, "Qwen3.5-9B", groups=GROUPS, load=load)
     kept = {name: found[name] for name in FIGURES}
-    return {"load": load, "rate": rate, "overtake": overtake or 0.0, **kept}
+    return {"load": load, "rate": found["rate"], "overtake": overtake or 0.0, **kept}
 
 
 def main() -> None:

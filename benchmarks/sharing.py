@@ -18,12 +18,8 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks._harness import Claim, write_results
+from benchmarks._simulated import mixed_stream
 from server_ext.config import MAX_WORTH, POLICIES, Policy
-from server_ext.replay.cards import CARDS
-from server_ext.replay.grid import capacity
-from server_ext.replay.policies import Arm
-from server_ext.replay.run import replay
-from server_ext.replay.trace import Arrivals, Trace, arrive, paper_groups
 
 OURS = POLICIES["radixflow+"]
 RULES = {
@@ -39,11 +35,7 @@ FIGURES = ("latency_mean", "latency_p99", "rounds", "tokens", "reuse")
 
 def figures(model: str, load: float, policy: Policy) -> dict[str, float]:
     """Mean and tail latency, rounds, tokens and reuse of one run."""
-    groups = paper_groups(regime="mixed", questions=GROUPS)
-    rate = load * capacity(groups, CARDS[model])
-    trace = Trace("sharing", arrive(groups, Arrivals("poisson", rate=rate)))
-    arm = Arm(policy.name, policy, hints=True, fine=True, about="")
-    found = replay(trace, CARDS[model], arm, look_on=False).figures
+    found = mixed_stream(policy, model, groups=GROUPS, load=load)
     return {name: found[name] for name in FIGURES}
 
 

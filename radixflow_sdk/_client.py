@@ -53,7 +53,7 @@ from radixflow_sdk._config import (
 )
 from radixflow_sdk._dispatch import Dispatcher
 from radixflow_sdk._hints import session_id
-from radixflow_sdk._many import Outcomes
+from radixflow_sdk._many import Outcomes, gathered
 from radixflow_sdk._pipe import BranchEvent, BranchRequest, BranchResult, Plan
 from radixflow_sdk._plan import make_generation_plan, make_plan, unconditional_plan
 from radixflow_sdk._prompt import Template
@@ -536,15 +536,9 @@ class RadixFlowClient:
             RadixFlowError: With ``errors="raise"``, the first error in that order.
             ClientClosedError: The client was closed.
         """
-        many = self.score_many(
-            requests,
-            concurrency=concurrency,
-            ordered=True,
-            errors=errors,
-            progress=progress,
+        return await gathered(
+            self._many(self._run_scoring, requests, concurrency, True, errors, progress)
         )
-        async with many as outcomes:
-            return tuple([outcome async for outcome in outcomes])
 
     def generate_many(
         self,
@@ -580,15 +574,11 @@ class RadixFlowClient:
             RadixFlowError: With ``errors="raise"``, the first error in that order.
             ClientClosedError: The client was closed.
         """
-        many = self.generate_many(
-            requests,
-            concurrency=concurrency,
-            ordered=True,
-            errors=errors,
-            progress=progress,
+        return await gathered(
+            self._many(
+                self._run_generation, requests, concurrency, True, errors, progress
+            )
         )
-        async with many as outcomes:
-            return tuple([outcome async for outcome in outcomes])
 
     # --- the story -------------------------------------------------------------------
 

@@ -153,6 +153,12 @@ class Outcomes(Generic[Asked, Got]):
         return Outcome(index=index, request=request, result=result)
 
 
+async def gathered(many: Outcomes[Asked, Got]) -> tuple[Outcome[Asked, Got], ...]:
+    """Every outcome, in the order in which they come."""
+    async with many as outcomes:
+        return tuple([outcome async for outcome in outcomes])
+
+
 async def _read(
     requests: Iterable[Asked] | AsyncIterable[Asked],
 ) -> AsyncGenerator[Asked, None]:

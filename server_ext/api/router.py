@@ -35,6 +35,7 @@ REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 RANK = re.compile(r"[0-9]{1,9}")
 MAX_BODY = 64 * 1024 * 1024
 LARGE_BODY = 1024 * 1024
+"""Bytes from which a body is read in a thread."""
 MAX_POLICY_BODY = 4096
 BODY_SECONDS = 60.0
 """For a whole body; 64 MiB in that time are 9 Mbit a second."""

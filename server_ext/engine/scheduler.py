@@ -421,11 +421,7 @@ class RadixFlowScheduler(AsyncScheduler):
         them.  A state beyond the shared boundary is this branch's own affair.
         """
         self.log.blocked(request.request_id, len(self.running))
-        hints = self._hints.get(request.request_id)
-        alike = hints is not None and hit[1] <= hints.shared_tokens
-        if alike and isinstance(self.waiting, LaneQueue):
-            self.waiting.park(request)
-        self._bound_scan()
+        self._leave(request, with_lane=self._shared_left(request, hit) >= 0)
 
     def _put_off(self, request: Request, hit: compat.Hit) -> None:
         """Leave a branch that would be cut short for the next round (+Frag).
@@ -434,9 +430,17 @@ class RadixFlowScheduler(AsyncScheduler):
         """
         self.log.counters.deferred += 1
         self._scan.deferred += 1
+        lacking = self._shared_left(request, hit)
+        self._leave(request, with_lane=lacking > self.block_size)
+
+    def _shared_left(self, request: Request, hit: compat.Hit) -> int:
+        """Tokens from a hit to the shared boundary; below 0 past it, or without one."""
         hints = self._hints.get(request.request_id)
-        alike = hints is not None and hit[1] < hints.shared_tokens - self.block_size
-        if alike and isinstance(self.waiting, LaneQueue):
+        return -1 if hints is None else hints.shared_tokens - hit[1]
+
+    def _leave(self, request: Request, *, with_lane: bool) -> None:
+        """Go on without a branch, and without its lane where that waits with it."""
+        if with_lane and isinstance(self.waiting, LaneQueue):
             self.waiting.park(request)
         self._bound_scan()
 
