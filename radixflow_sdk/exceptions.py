@@ -4,7 +4,8 @@
     ├── InvalidInputError (also a ValueError)   refused before anything was sent
     ├── APIError                                the server, or the way to it
     │   ├── APIConnectionError                  no connection, or lost before the answer
-    │   ├── APITimeoutError                     too slow: to connect, silent, in total
+    │   ├── APITimeoutError                     too slow: silent, or in total
+    │   ├── ConnectTimeoutError                 both: too slow to connect
     │   ├── StreamBrokenError                   the answer began and was cut
     │   ├── InvalidResponseError                the answer breaks the wire's rules
     │   └── APIStatusError                      the server answered with an error status
@@ -88,6 +89,10 @@ class APITimeoutError(APIError):
     """The server took longer than a limit of `Timeouts`."""
 
     retryable = True
+
+
+class ConnectTimeoutError(APIConnectionError, APITimeoutError):
+    """No connection to the server within `Timeouts.connect`; nothing was sent."""
 
 
 class StreamBrokenError(APIError):

@@ -24,6 +24,7 @@ from radixflow_sdk.exceptions import (
     APITimeoutError,
     AuthenticationError,
     ClientClosedError,
+    ConnectTimeoutError,
     ContextTooLongError,
     InvalidRequestError,
     InvalidResponseError,
@@ -47,7 +48,7 @@ _FOREIGN: Mapping[type[Exception], type[APIError]] = {
     httpx.RequestError: APIConnectionError,
     httpx.TransportError: APIConnectionError,
     httpx.TimeoutException: APITimeoutError,
-    httpx.ConnectTimeout: APITimeoutError,
+    httpx.ConnectTimeout: ConnectTimeoutError,
     httpx.ReadTimeout: APITimeoutError,
     httpx.WriteTimeout: APITimeoutError,
     httpx.PoolTimeout: APITimeoutError,
@@ -76,6 +77,7 @@ _FOREIGN: Mapping[type[Exception], type[APIError]] = {
 _ADVICE: Mapping[type[APIError], str] = {
     APIConnectionError: "check that the server runs and that base_url names it",
     APITimeoutError: "raise Timeouts or send less at once",
+    ConnectTimeoutError: "check that the server runs and that base_url names it",
     StreamBrokenError: "try again",
     InvalidResponseError: "check that base_url names a RadixFlow server",
 }

@@ -26,6 +26,8 @@ _MAX_ERROR_BYTES = 64 * 2**10
 # The rows of a prompt of 100,000 tokens, as vLLM's completions spell them: about 20 MB.
 _MAX_BYTES = 64 * 2**20
 
+_NOTHING = httpx.ByteStream(b"")
+
 
 class Answer:
     """An answer's body, read once.
@@ -77,6 +79,7 @@ class Http:
         base_url: str | None = None,
     ) -> None:
         self._base_url = base_url or settings.base_urls[0]
+        self._urls: dict[str, httpx.URL] = {}  # httpx takes long to read one
         self._api_key = settings.api_key
         self._pool = Pool(settings.timeouts, http_client)
 
@@ -111,7 +114,7 @@ class Http:
         with wall.guard():
             async with self._pool.client() as client:
                 sent = client.build_request(
-                    method, url, content=content, headers=headers
+                    method, self._parsed(url), content=content, headers=headers
                 )
                 wall.secrets = Secrets(sent.headers.raw)
                 async with aclosing(await client.send(sent, stream=True)) as found:
@@ -123,6 +126,13 @@ class Http:
                     finally:
                         if on_response is not None:
                             on_response(_raw(found, answer, headers, url, group_id))
+                # It and its stream hold one another; see `RetryingTransport.stream`.
+                found.stream = _NOTHING
+
+    def _parsed(self, url: str) -> httpx.URL:
+        if url not in self._urls:
+            self._urls[url] = httpx.URL(url)
+        return self._urls[url]
 
     async def get(self, path: str, read: Callable[[bytes], T]) -> T:
         """The body of a ``GET``, as ``read`` reads it.

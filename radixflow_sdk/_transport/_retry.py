@@ -85,8 +85,9 @@ class RetryingTransport:
                 repeating.
         """
         progress = _Progress(request)
+        attempts = self._attempts(request.group_id)
         try:
-            async for attempt in self._attempts(request.group_id):
+            async for attempt in attempts:
                 sent = progress.next_request()
                 with attempt, self._told(sent, attempt.retry_state.attempt_number):
                     try:
@@ -102,6 +103,10 @@ class RetryingTransport:
         except BranchError:
             # The budget is used up: what failed last is how those branches end.
             logger.info("group %s: retries are used up", request.group_id)
+        finally:
+            # It and its state hold one another, and all of the group, until the garbage
+            # collector comes: a pause of the event loop that grows with the groups.
+            vars(attempts).clear()
         for event in progress.end():
             yield event
 

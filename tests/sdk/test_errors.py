@@ -18,6 +18,7 @@ from radixflow_sdk import (
     APIStatusError,
     APITimeoutError,
     AuthenticationError,
+    ConnectTimeoutError,
     ContextTooLongError,
     InvalidRequestError,
     InvalidResponseError,
@@ -66,6 +67,7 @@ def test_nothing_of_httpx_gets_out(kind: type[Exception]) -> None:
         (httpx.RemoteProtocolError("x"), APIConnectionError, StreamBrokenError),
         (httpx.ReadError("x"), APIConnectionError, StreamBrokenError),
         (httpx.ReadTimeout("x"), APITimeoutError, APITimeoutError),
+        (httpx.ConnectTimeout("x"), ConnectTimeoutError, ConnectTimeoutError),
         (httpx.DecodingError("x"), InvalidResponseError, InvalidResponseError),
     ],
 )
@@ -216,6 +218,7 @@ def test_the_retryable_ones() -> None:
     assert retryable == {
         "APIConnectionError",
         "APITimeoutError",
+        "ConnectTimeoutError",
         "RateLimitError",
         "RequestNotTakenError",
         "ServerError",
