@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
@@ -29,11 +30,11 @@ def nginx(folder: Path, urls: Sequence[str]) -> Iterator[str]:
     for name, place in zip(names, places, strict=True):
         assert text.count(name) == 1
         text = text.replace(name, place)
-    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    own = "".join(f"    {kind}_temp_path {folder};\n" for kind in kinds)
     config = folder / "nginx.conf"
-    config.write_text(text.replace("http {\n", f"http {{\n{own}"), encoding="utf-8")
-    command = [NGINX, "-p", str(folder), "-c", str(config), "-g", "daemon off;"]
+    config.write_text(text, encoding="utf-8")
+    # Started by root, its workers are nobody, whom pytest's folders are closed to.
+    how = "daemon off;" + (" user root;" if os.geteuid() == 0 else "")
+    command = [NGINX, "-p", str(folder), "-c", str(config), "-g", how]
     with _running(command, folder, f"http://127.0.0.1:{port}") as url:
         yield url
 

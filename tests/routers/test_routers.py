@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import socket
+import subprocess
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
@@ -22,7 +26,7 @@ from radixflow_sdk import (
     RetryPolicy,
 )
 from radixflow_sdk.testing import FakeServer
-from tests.routers.fronts import NGINX, ROUTER, nginx, vllm_router
+from tests.routers.fronts import NGINX, ROOT, ROUTER, nginx, vllm_router
 
 Front = Callable[..., AbstractContextManager[str]]
 
@@ -47,6 +51,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Async generator 'http(x|core):ResourceWarning"),
 ]
 EVERY = pytest.mark.parametrize("front", FRONTS)
+NOBODY = 65534
 PATIENT = RetryPolicy(attempts=6, initial=0.05)
 DOCUMENTS = [f"{number} {'word ' * 64}" for number in range(24)]
 
@@ -127,7 +132,7 @@ async def test_a_killed_replica_costs_no_result(front: Front, tmp_path: Path) ->
             ):
                 async for outcome in outcomes:
                     got.append(outcome.index)
-                    if len(got) == 6:
+                    if len(got) >= 6 and both[1].running and not under_way:
                         under_way = both[1].running
                         both[1].kill.set()
     assert sorted(got) == list(range(len(DOCUMENTS)))
@@ -161,6 +166,34 @@ async def test_a_client_that_leaves_ends_its_group(
         with anyio.fail_after(20):
             while not any(replica.aborted for replica in both):  # noqa: ASYNC110
                 await anyio.sleep(0.05)
+
+
+@EVERY
+async def test_a_long_document_passes(front: Front, tmp_path: Path) -> None:
+    """nginx puts what is longer than its buffer into a file of its own."""
+    async with behind(front, tmp_path) as (url, _), RadixFlowClient(url) as client:
+        result = await client.score_candidates("word " * 200_000, ["a", "b"])
+    assert len(result.candidates) == 2
+
+
+@pytest.mark.skipif(NGINX is None, reason="no nginx here")
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user runs all of these")
+def test_an_ordinary_user_can_start_nginx() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        folder = Path(name)
+        shutil.copy(ROOT / "examples" / "nginx.conf", folder)
+        for place in (folder, folder / "nginx.conf"):
+            os.chown(place, NOBODY, NOBODY)
+        command = [str(NGINX), "-t", "-p", name, "-c", f"{name}/nginx.conf"]
+        tried = subprocess.run(
+            command,
+            check=False,
+            user=NOBODY,
+            group=NOBODY,
+            capture_output=True,
+            text=True,
+        )
+    assert tried.returncode == 0, tried.stderr
 
 
 @EVERY
