@@ -15,6 +15,7 @@ from contextlib import ExitStack, asynccontextmanager
 from types import TracebackType
 from typing import Concatenate, ParamSpec, TypeVar
 
+import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from radixflow_sdk._client import RadixFlowClient
@@ -28,13 +29,22 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+def _wait(client: RadixFlow, work: Callable[[], Awaitable[T]]) -> T:
+    """What work in the loop comes to; what interrupts the wait (Ctrl-C) cancels it."""
+    future = client._open_portal().start_task_soon(work)
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
 def _blocks(
     method: Callable[Concatenate[RadixFlowClient, P], Awaitable[T]],
 ) -> Callable[Concatenate[RadixFlow, P], T]:
     @functools.wraps(method)
     def call(self: RadixFlow, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        run = functools.partial(method, self._client, *args, **kwargs)
-        return self._open_portal().call(run)
+        return _wait(self, functools.partial(method, self._client, *args, **kwargs))
 
     return call
 
@@ -55,18 +65,25 @@ def _iterates(
 def _drain(
     client: RadixFlow, items: AsyncGenerator[T, None]
 ) -> Generator[T, None, None]:
+    turn = anyio.Lock()  # a step that was interrupted may still be on its way out
+
     async def step() -> tuple[T] | None:
-        try:
-            return (await anext(items),)
-        except StopAsyncIteration:
-            return None
+        async with turn:
+            try:
+                return (await anext(items),)
+            except StopAsyncIteration:
+                return None
+
+    async def close() -> None:
+        async with turn:
+            await items.aclose()
 
     try:
-        while (item := client._open_portal().call(step)) is not None:
+        while (item := _wait(client, step)) is not None:
             yield item[0]
     finally:
         if client._loop.portal is not None:  # else the closed loop has closed it
-            client._loop.portal.call(items.aclose)
+            client._loop.portal.call(close)
 
 
 def _gathers(

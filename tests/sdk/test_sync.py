@@ -2,13 +2,17 @@
 
 import gc
 import inspect
+import signal
 import subprocess
 import sys
 import threading
+from collections.abc import AsyncGenerator
 
+import anyio
 import pytest
 
 from radixflow_sdk import (
+    BranchedRequest,
     BranchError,
     ClientClosedError,
     InvalidInputError,
@@ -16,6 +20,7 @@ from radixflow_sdk import (
     RadixFlow,
     RadixFlowClient,
 )
+from radixflow_sdk._pipe import BranchEvent, BranchRequest
 from radixflow_sdk.testing import FakeTransport
 
 
@@ -117,6 +122,42 @@ def test_threads_share_one() -> None:
         for thread in threads:
             thread.join()
     assert results == ["b"] * 8
+
+
+class Endless(FakeTransport):
+    """Answers nothing; presses Ctrl-C once it is asked, and notes who left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = threading.Event()
+
+    async def stream(self, request: BranchRequest) -> AsyncGenerator[BranchEvent, None]:
+        main = threading.main_thread().ident
+        assert main is not None
+        await anyio.sleep(0.1)  # it waits for an outcome
+        signal.pthread_kill(main, signal.SIGINT)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            self.left.set()
+        yield  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("how", ["run", "score_many", "stream_candidates"])
+def test_an_interrupted_call_leaves_the_server(how: str) -> None:
+    def ask() -> None:
+        if how == "run":
+            client.run(BranchedRequest(document="d", options=["a"]))
+        elif how == "score_many":
+            list(client.score_many([BranchedRequest(document="d", options=["a"])]))
+        else:
+            list(client.stream_candidates("d", ["a"]))
+
+    fake = Endless()
+    with RadixFlow(transport=fake) as client:
+        with pytest.raises(KeyboardInterrupt):
+            ask()
+        assert fake.left.wait(5)
 
 
 def names() -> list[str]:
