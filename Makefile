@@ -11,7 +11,6 @@ LOCK := requirements/server-cpu.lock
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
-CHECKPOINT := server_ext/demo/checkpoint
 ARGS ?=
 
 .DEFAULT_GOAL := help
@@ -25,7 +24,7 @@ demo: venv system  ## score real questions on a real server, side by side with s
 	@$(BIN)/python examples/demo.py $(ARGS)
 
 serve: venv system  ## serve the bundled model until Ctrl-C (ARGS: any vllm serve flag)
-	@exec $(BIN)/radixflow serve $(CHECKPOINT) $(ARGS)
+	@exec $(BIN)/radixflow serve demo $(ARGS)
 
 test: venv system  ## every test but the slow ones, the real server's included
 	@$(BIN)/python -m pytest -m "not slow" $(ARGS)

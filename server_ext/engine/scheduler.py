@@ -37,6 +37,7 @@ from server_ext.engine.audit import AvoidableBubbleError, Scan, left_out
 from server_ext.engine.queue import LaneQueue
 from server_ext.engine.scheduler_name import REFUSAL_FILE
 from server_ext.hints import IGNORED, Hints, read_hints
+from server_ext.looks import Looks
 from server_ext.metrics import Round, RoundLog
 from server_ext.order import GroupOrder
 from server_ext.readiness import CommitFence, Readiness, classify
@@ -81,6 +82,7 @@ class RadixFlowScheduler(AsyncScheduler):
         self._fence = CommitFence()
         self._hints: dict[str, Hints] = {}
         self._leaves: set[str] = set()
+        self._looks = Looks()
         self._ended: list[tuple[int, EngineCoreOutput]] = []
         self._lookup: tuple[str, compat.Hit] | None = None
         self._budget_left = 0
@@ -212,6 +214,7 @@ class RadixFlowScheduler(AsyncScheduler):
         kv_params, encoder_params = super()._free_request(request, delay_free_blocks)
         self._gate.drop(request.request_id)
         self._leaves.discard(request.request_id)
+        self._looks.forget(request.request_id)
         if self._order is not None:
             self._order.gone(request.request_id)
             self._tell_siblings(self._order, request)
@@ -299,8 +302,10 @@ class RadixFlowScheduler(AsyncScheduler):
 
     def _is_eligible(self, request: Request) -> bool:
         """Whether the policy lets a waiting request run beside what the round has."""
+        if self._known_cut(request) is not None:
+            return False
         hit = self._look_up(request)
-        cut = self.policy_preset.frag and self._would_be_cut(request, hit)
+        cut = self.policy_preset.frag and self._would_be_cut(request, hit[1])
         return self._is_ready(hit) and not cut
 
     def _in_sight(self, request: Request) -> bool:
@@ -316,6 +321,9 @@ class RadixFlowScheduler(AsyncScheduler):
     def _spend(self, request: Request, tokens: int) -> None:
         self._budget_left -= tokens
         self._admitted |= request.status != RequestStatus.RUNNING
+        prefills = request.num_computed_tokens < request.num_prompt_tokens
+        if self._looks and prefills and request.request_id not in self._leaves:
+            self._looks.computed(request.block_hashes)
         if self._order is not None and isinstance(self.waiting, LaneQueue):
             self._order.served(request.request_id, tokens)
 
@@ -400,12 +408,17 @@ class RadixFlowScheduler(AsyncScheduler):
         policy = self.policy_preset
         if not self._recurrent or not (policy.traversal or policy.frag):
             return True
+        known = self._known_cut(request)
+        if known is not None:
+            self._put_off(request, known)
+            return False
         hit = self._look_up(request)
         if policy.traversal and not self._is_ready(hit):
             self._skip(request, hit)
             return False
-        if policy.frag and self._would_be_cut(request, hit):
-            self._put_off(request, hit)
+        if policy.frag and self._would_be_cut(request, hit[1]):
+            self._remember(request, hit[1])
+            self._put_off(request, hit[1])
             return False
         self._lookup = (request.request_id, hit)
         return True
@@ -421,9 +434,9 @@ class RadixFlowScheduler(AsyncScheduler):
         them.  A state beyond the shared boundary is this branch's own affair.
         """
         self.log.blocked(request.request_id, len(self.running))
-        self._leave(request, with_lane=self._shared_left(request, hit) >= 0)
+        self._leave(request, with_lane=self._shared_left(request, hit[1]) >= 0)
 
-    def _put_off(self, request: Request, hit: compat.Hit) -> None:
+    def _put_off(self, request: Request, hit: int) -> None:
         """Leave a branch that would be cut short for the next round (+Frag).
 
         Where shared tokens are what it lacks, all in its lane lack them.
@@ -433,10 +446,20 @@ class RadixFlowScheduler(AsyncScheduler):
         lacking = self._shared_left(request, hit)
         self._leave(request, with_lane=lacking > self.block_size)
 
-    def _shared_left(self, request: Request, hit: compat.Hit) -> int:
+    def _known_cut(self, request: Request) -> int | None:
+        """The hit of a branch that was put off, where it would be cut short again."""
+        hit = self._looks.length(request.request_id)
+        return None if hit is None or not self._would_be_cut(request, hit) else hit
+
+    def _remember(self, request: Request, hit: int) -> None:
+        unit, prefixes = hit // self.hash_block_size, request.block_hashes
+        behind = prefixes[unit] if unit < len(prefixes) else None
+        self._looks.keep(request.request_id, hit, behind)
+
+    def _shared_left(self, request: Request, hit: int) -> int:
         """Tokens from a hit to the shared boundary; below 0 past it, or without one."""
         hints = self._hints.get(request.request_id)
-        return -1 if hints is None else hints.shared_tokens - hit[1]
+        return -1 if hints is None else hints.shared_tokens - hit
 
     def _leave(self, request: Request, *, with_lane: bool) -> None:
         """Go on without a branch, and without its lane where that waits with it."""
@@ -455,20 +478,20 @@ class RadixFlowScheduler(AsyncScheduler):
             self.waiting.closed = self._scan.cut = True
             self.log.counters.scans_cut += 1
 
-    def _would_be_cut(self, request: Request, hit: compat.Hit) -> bool:
+    def _would_be_cut(self, request: Request, hit: int) -> bool:
         """Whether the budget left would cut the branch's next segment short (+Frag).
 
         The first branch of a round is never put off: the next round, with the same
         requests running, would have no more for it.
         """
-        wanted = request.num_tokens - hit[1]
+        wanted = request.num_tokens - hit
         left = self._budget_left
         if not self.need_mamba_block_aligned_split or not self._admitted:
             return False
         if not 0 < left < min(wanted, self.max_num_scheduled_tokens):
             return False
-        whole = super()._mamba_block_aligned_split(request, wanted, hit[1])
-        return whole > super()._mamba_block_aligned_split(request, left, hit[1])
+        whole = super()._mamba_block_aligned_split(request, wanted, hit)
+        return whole > super()._mamba_block_aligned_split(request, left, hit)
 
     # -- what the cache holds for it -------------------------------------------
 

@@ -286,6 +286,39 @@ def test_a_round_puts_off_a_bounded_number_and_a_lane_at_once() -> None:
     driver.run()
 
 
+def test_a_branch_that_is_put_off_again_is_not_looked_up_again() -> None:
+    driver = Driver.on(preset="radixflow+", token_budget=192)
+    counters = driver.scheduler.log.counters
+    for number in range(6):  # one fits a round; the next would be cut short
+        name = f"document {number}"
+        driver.send(make_request(driver.scheduler, name, tokens(name, 100)))
+    looks = []
+    while driver.busy:
+        before = counters.lookups
+        driver.step()
+        looks.append(counters.lookups - before)
+    assert counters.deferred == 5 + 4 + 3 + 2 + 1
+    assert [count for count in looks if count] == [6, 1, 1, 1, 1, 1]
+    assert len(driver.scheduler._looks) == 0
+
+
+def test_it_is_looked_up_again_once_its_beginning_was_computed() -> None:
+    driver = Driver.on(preset="radixflow+", token_budget=192)
+    counters = driver.scheduler.log.counters
+    document = tokens("document", 100)
+    for name, prompt in (
+        ("other", tokens("other", 100)),
+        ("document", document),
+        ("branch", [*document, *tokens("question", 20)]),
+    ):
+        driver.send(make_request(driver.scheduler, name, prompt))
+    driver.step()
+    assert (counters.deferred, counters.blocked) == (2, 0)
+    driver.step()  # the document runs, and the branch sees its state
+    assert (counters.deferred, counters.blocked) == (2, 1)
+    driver.run()
+
+
 def test_a_held_request_is_looked_up_once_a_round_at_most() -> None:
     """vllm PR #48860: the lookup of a waiting request was counted at every step."""
     driver = Driver.on(token_budget=512)
