@@ -235,7 +235,7 @@ def _spread(values: dict[str, float], form: str) -> str:
 def _claims(claims: Sequence[dict[str, Any]]) -> str:
     lines = ["| claim | seen | target | met |", "|---|---|---|---|"]
     lines += [
-        f"| {claim['name']} | {claim['value']} {claim['unit']} "
+        f"| {claim['name']} | {claim['value']:.6g} {claim['unit']} "
         f"| {claim['op']} {claim['target']} | {'yes' if claim['met'] else '**no**'} |"
         for claim in claims
     ]
@@ -429,16 +429,18 @@ def cost_tables(results: dict[str, Any]) -> dict[str, str]:
 def client_tables(results: dict[str, Any]) -> dict[str, str]:
     """Of benchmarks/client.py: what each run took of this process."""
     lines = [
-        "| run | branches | CPU a branch, ms | of it in the system | load average |",
-        "|---|---|---|---|---|",
+        "| run | runs | branches | CPU a branch, ms: median | least | most |",
+        "|---|---|---|---|---|---|",
     ]
+    named: dict[str, list[dict[str, Any]]] = {}
     for run in results["raw"]:
-        if "rounds" in run or "added_ms_p99" in run:  # by the clock, or by count
-            continue
-        system = 1000 * run["cpu_system_s"] / run["branches"]
+        if "rounds" not in run:  # by count, not by time
+            named.setdefault(run["run"], []).append(run)
+    for name, runs in named.items():
+        spent = [run["cpu_ms_per_branch"] for run in runs]
         lines.append(
-            f"| {run['run']} | {run['branches']:,} | {run['cpu_ms_per_branch']:.2f} "
-            f"| {system:.2f} | {run['load_average']} |"
+            f"| {name} | {len(runs)} | {runs[0]['branches']:,} "
+            f"| {statistics.median(spent):.2f} | {min(spent):.2f} | {max(spent):.2f} |"
         )
     return {"client": "\n".join(lines), "client claims": _claims(results["claims"])}
 
