@@ -8,25 +8,34 @@ One JSON object a line (RACE: a file). Which format it is shows in its keys:
 * RACE: ``article`` with ``questions``, ``options`` and ``answers`` A to D side by side,
   or one ``question`` with its ``answer``.
 
-Nothing is repaired: what cannot be read is refused with its file and line.
+Nothing is repaired. What cannot be scored, or would give a wrong accuracy, is refused
+with its file and line, all of it at once; what is only odd is told.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from radixflow_sdk._plan import make_plan
 from radixflow_sdk.exceptions import InvalidInputError
 from radixflow_sdk.types import MAX_BRANCHES
 
-__all__ = ["Question", "read_questions"]
+__all__ = ["RESULTS_KEY", "Question", "read_questions"]
+
+RESULTS_KEY = "radixflow_eval"
+"""The first key of a results file, by which it is told from questions."""
 
 MAX_LINE_BYTES = 64 * 2**20
 """A longer line could not be sent anyway: the server takes bodies of 64 MiB."""
+MOST_MISTAKES = 20
 _SUFFIXES = (".jsonl", ".json", ".txt")
+
+Warn = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,130 +59,283 @@ class Question:
     gold: int
 
 
-def read_questions(path: Path) -> list[Question]:
+def read_questions(path: Path, *, warn: Warn = lambda told: None) -> list[Question]:
     """Every question of a file, or of a folder's files in order of their names.
 
+    A folder's results files are passed over.
+
+    Args:
+        path: The file or the folder.
+        warn: Told of what is odd and counts all the same.
+
     Raises:
-        InvalidInputError: Something cannot be read, has no answer, or is there twice.
+        InvalidInputError: Something cannot be read or scored, has no answer or two, or
+            is there twice; the first 20 mistakes are named.
     """
-    found: dict[str, Question] = {}
-    for file in _files(path):
-        for place, value in _objects(file):
-            try:
-                questions = _of_object(value, default=place)
-            except (KeyError, TypeError, ValueError) as error:
-                told = f"has no {error}" if isinstance(error, KeyError) else str(error)
-                raise _refused(place, told) from None
-            for question in questions:
-                if question.qid in found:
-                    raise _refused(place, f"question {question.qid!r} is there twice")
-                found[question.qid] = question
-    if not found:
-        raise _refused(str(path), "holds no question")
-    return list(found.values())
+    reading = _Reading(warn)
+    if path.is_dir():
+        for file in sorted(path.rglob("*")):
+            if file.suffix in _SUFFIXES and file.is_file() and not _is_results(file):
+                reading.read(file, name=file.relative_to(path).as_posix())
+    else:
+        reading.read(path, name=path.name)
+    return reading.end(path)
 
 
-def _files(path: Path) -> Iterator[Path]:
-    if not path.is_dir():
-        yield path
-        return
-    for file in sorted(path.rglob("*")):
-        if file.suffix in _SUFFIXES and file.is_file():
-            yield file
+class _Reading:
+    """What was found so far, and what was wrong with it."""
 
+    def __init__(self, warn: Warn) -> None:
+        self._warn = warn
+        self._found: dict[str, Question] = {}
+        self._asked: dict[tuple[str, str, tuple[str, ...]], str] = {}
+        self._mistakes: list[str] = []
 
-def _objects(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Where each object is, and the object."""
-    try:
-        with file.open("rb") as lines:
-            number = 0
-            while line := lines.readline(MAX_LINE_BYTES + 1):
-                number += 1
+    def read(self, file: Path, *, name: str) -> None:
+        """Read one file.
+
+        Args:
+            file: Where it is.
+            name: Names its questions that have no name of their own: the same from
+                wherever the file is read.
+        """
+        begun = False
+        try:
+            for number, line in _lines(file):
                 place = f"{file}:{number}"
-                if len(line) > MAX_LINE_BYTES:
-                    raise _refused(place, f"is over {MAX_LINE_BYTES} bytes")
-                if line.strip():
-                    yield place, _object(line, place)
-    except OSError as error:
-        raise _refused(str(file), error.strerror or "cannot be read") from None
+                try:
+                    value = _object(line)
+                except ValueError as error:
+                    self._refuse(place, str(error))
+                    if not begun:
+                        return  # another kind of file: its other lines say no more
+                else:
+                    begun = True
+                    self._take(place, value, default=f"{name}:{number}")
+        except OSError as error:
+            self._refuse(str(file), error.strerror or "cannot be read")
+
+    def end(self, path: Path) -> list[Question]:
+        """All questions.
+
+        Raises:
+            InvalidInputError: There was a mistake, or there is no question.
+        """
+        if not self._found and not self._mistakes:
+            self._refuse(str(path), f"holds no question ({', '.join(_SUFFIXES)} files)")
+        if self._mistakes:
+            raise self._error()
+        return list(self._found.values())
+
+    def _take(self, place: str, value: Mapping[str, Any], *, default: str) -> None:
+        kind = _kind(value)
+        try:
+            makers = kind.read(value, default)
+        except (KeyError, TypeError, ValueError) as error:
+            self._refuse(place, _told(error, kind))
+            return
+        for number, make in enumerate(makers):
+            where = place if len(makers) == 1 else f"{place}, question {number + 1}"
+            try:
+                question = make()
+                self._keep(where, question)
+            except (KeyError, TypeError, ValueError) as error:
+                self._refuse(where, _told(error, kind))
+
+    def _keep(self, where: str, question: Question) -> None:
+        if question.qid in self._found:
+            raise ValueError(f"question {question.qid!r} is there twice")
+        self._found[question.qid] = question
+        for told in _odd(question):
+            self._warn(f"{where}: {told}")
+        asked = (question.document, question.question, question.options)
+        first = self._asked.setdefault(asked, question.qid)
+        if first != question.qid:
+            self._warn(f"{where}: the same as question {first!r}, and counts twice")
+
+    def _refuse(self, place: str, told: str) -> None:
+        self._mistakes.append(f"{place}: {told.removesuffix('.')}")
+        if len(self._mistakes) == MOST_MISTAKES:
+            raise self._error()
+
+    def _error(self) -> InvalidInputError:
+        first, *others = self._mistakes
+        text = f"{first}."
+        if others:
+            count = len(self._mistakes)
+            end = "; the rest was not read" if count == MOST_MISTAKES else ""
+            text = "\n  ".join([f"{count} mistakes{end}:", *self._mistakes])
+        return InvalidInputError(text, field="file", value=first.partition(": ")[0])
 
 
-def _object(line: bytes, place: str) -> Mapping[str, Any]:
+def _is_results(file: Path) -> bool:
+    with file.open("rb") as lines:
+        first = lines.readline(len(RESULTS_KEY) + 10)
+    return first.startswith(f'{{"{RESULTS_KEY}"'.encode())
+
+
+def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines that are not empty, with their numbers from 1; cut above the limit."""
+    with file.open("rb") as lines:
+        number = 0
+        while line := lines.readline(MAX_LINE_BYTES + 1):
+            number += 1
+            if line.strip():
+                yield number, line
+            if len(line) > MAX_LINE_BYTES:
+                return
+
+
+def _object(line: bytes) -> Mapping[str, Any]:
+    if len(line) > MAX_LINE_BYTES:
+        raise ValueError(f"is over {MAX_LINE_BYTES} bytes; the rest was not read")
+    advice = "write one JSON object a line (no CSV, no list)"
     try:
         value = json.loads(line)
     except UnicodeDecodeError as error:
-        raise _refused(place, f"is not UTF-8 at byte {error.start}") from None
+        raise ValueError(f"is not UTF-8 at byte {error.start}") from None
+    except json.JSONDecodeError as error:
+        at = f"column {error.pos + 1}"
+        raise ValueError(f"is not JSON at {at} ({error.msg}); {advice}") from None
     except (ValueError, RecursionError) as error:
-        raise _refused(place, f"is not JSON: {error}") from None
+        raise ValueError(f"is not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise _refused(place, "is not a JSON object")
+        raise ValueError(f"is not a JSON object; {advice}")
+    if RESULTS_KEY in value:
+        raise ValueError("these are an evaluation's results; name the questions' file")
     return value
 
 
-def _of_object(value: Mapping[str, Any], *, default: str) -> list[Question]:
+# --- the formats ----------------------------------------------------------------------
+
+Makers = Sequence[Callable[[], Question]]
+"""Made one by one, so that one question's mistake does not hide the next one's."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A format: what its lines hold, in words, and how they are read."""
+
+    holds: str
+    read: Callable[[Mapping[str, Any], str], Makers]
+
+
+def _kind(value: Mapping[str, Any]) -> _Kind:
     if "article" not in value:
-        return _ours(value, default)
-    if "questions" not in value or "answers" in value:
-        return _race(value, default)
-    return _quality(value)
+        return _OURS
+    return _RACE if "questions" not in value or "answers" in value else _QUALITY
 
 
-def _ours(value: Mapping[str, Any], default: str) -> list[Question]:
+def _told(error: Exception, kind: _Kind) -> str:
+    if isinstance(error, KeyError):
+        return f"has no {error}; a line holds {kind.holds}"
+    return str(error)
+
+
+def _ours(value: Mapping[str, Any], default: str) -> Makers:
     doc_id = str(value.get("doc_id", ""))
-    asked = value.get("questions", [value])
+    together = "questions" in value
+    base = doc_id if together and doc_id else default
+    asked = _items("questions", value["questions"], dict) if together else [value]
     return [
-        _question(
-            qid=item.get("qid", f"{doc_id or default}-{place}"),
-            doc_id=doc_id,
-            document=value["document"],
-            question=item["question"],
-            options=item["options"],
-            gold=item["gold"],
-        )
-        for place, item in enumerate(_items("questions", asked, dict))
+        partial(_our_question, value["document"], item, doc_id, f"{base}-{place}")
+        for place, item in enumerate(asked)
     ]
 
 
-def _quality(value: Mapping[str, Any]) -> list[Question]:
+def _our_question(
+    document: Any, item: Mapping[str, Any], doc_id: str, default: str
+) -> Question:
+    return _question(
+        qid=item.get("qid", default),
+        doc_id=doc_id,
+        document=document,
+        question=item["question"],
+        options=item["options"],
+        gold=_whole("gold", item["gold"]),
+    )
+
+
+def _quality(value: Mapping[str, Any], default: str) -> Makers:
+    doc_id = str(value.get("article_id", ""))
     return [
-        _question(
-            qid=item["question_unique_id"],
-            doc_id=str(value["article_id"]),
-            document=value["article"],
-            question=item["question"],
-            options=item["options"],
-            gold=_whole("gold_label", item["gold_label"]) - 1,
+        partial(
+            _quality_question,
+            value["article"],
+            item,
+            doc_id,
+            f"{doc_id or default}-{place}",
         )
-        for item in _items("questions", value["questions"], dict)
+        for place, item in enumerate(_items("questions", value["questions"], dict))
     ]
 
 
-def _race(value: Mapping[str, Any], default: str) -> list[Question]:
+def _quality_question(
+    article: Any, item: Mapping[str, Any], doc_id: str, default: str
+) -> Question:
+    return _question(
+        qid=item.get("question_unique_id", default),
+        doc_id=doc_id,
+        document=article,
+        question=item["question"],
+        options=item["options"],
+        gold=_whole("gold_label", item["gold_label"]) - 1,
+    )
+
+
+def _race(value: Mapping[str, Any], default: str) -> Makers:
     name = str(value.get("id") or value.get("example_id") or default)
     if "question" in value:
-        value = {
-            **value,
-            "questions": [value["question"]],
-            "options": [value["options"]],
-            "answers": [value["answer"]],
-        }
-    columns = [value["questions"], value["options"], value["answers"]]
-    rows = zip(*columns, strict=True)
+        columns = [[value[key]] for key in ("question", "options", "answer")]
+    else:
+        keys = ("questions", "options", "answers")
+        columns = [list(_items(key, value[key], object)) for key in keys]
     return [
-        _question(
-            qid=f"{name}-{place}",
-            doc_id=name,
-            document=value["article"],
-            question=question,
-            options=options,
-            gold=_letter(answer),
+        partial(
+            _race_question,
+            value["article"],
+            question,
+            options,
+            answer,
+            name,
+            f"{name}-{place}",
         )
-        for place, (question, options, answer) in enumerate(rows)
+        for place, (question, options, answer) in enumerate(zip(*columns, strict=True))
     ]
+
+
+def _race_question(
+    article: Any, question: Any, options: Any, answer: Any, name: str, qid: str
+) -> Question:
+    return _question(
+        qid=qid,
+        doc_id=name,
+        document=article,
+        question=question,
+        options=options,
+        gold=_letter(answer),
+    )
+
+
+_OURS = _Kind(
+    "document, and question, options and gold (from 0), or questions with these",
+    _ours,
+)
+_QUALITY = _Kind(
+    "article, and questions with question, options and gold_label (from 1)", _quality
+)
+_RACE = _Kind(
+    "article, and questions, options and answers (letters) side by side, or one "
+    "question, options and answer",
+    _race,
+)
+
+
+# --- one question ---------------------------------------------------------------------
 
 
 def _question(
-    *, qid: Any, doc_id: str, document: Any, question: Any, options: Any, gold: Any
+    *, qid: Any, doc_id: str, document: Any, question: Any, options: Any, gold: int
 ) -> Question:
     texts = _items("options", options, str)
     if not 2 <= len(texts) <= MAX_BRANCHES:
@@ -181,8 +343,16 @@ def _question(
     for name, value in (("document", document), ("question", question)):
         if not isinstance(value, str):
             raise TypeError(f"{name} is {type(value).__name__}, not text")
-    if not 0 <= _whole("gold", gold) < len(texts):
+    if not 0 <= gold < len(texts):
         raise ValueError(f"gold is {gold}: it names none of the {len(texts)} options")
+    if not isinstance(qid, str | int) or isinstance(qid, bool) or qid == "":
+        raise TypeError(f"the question's id is {qid!r}, not text or a whole number")
+    make_plan(document, texts, question=question)  # what cannot be sent is refused
+    if texts.count(texts[gold]) > 1:
+        raise ValueError(
+            f"the right option {_short(texts[gold])} is there twice, and one of them "
+            "would count as wrong"
+        )
     return Question(
         qid=str(qid),
         doc_id=doc_id,
@@ -193,9 +363,24 @@ def _question(
     )
 
 
+def _odd(question: Question) -> Iterator[str]:
+    seen: set[str] = set()
+    for option in question.options:
+        text = option.strip()
+        if text in seen:
+            yield f"option {_short(text)} is there twice, blanks around it apart"
+        elif not text:
+            yield "an option is blank"
+        seen.add(text)
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 60 else f"{text[:60]}...")
+
+
 def _items(name: str, value: Any, kind: type[Any]) -> Sequence[Any]:
     if not isinstance(value, list) or not all(isinstance(x, kind) for x in value):
-        wanted = "texts" if kind is str else "objects"
+        wanted = "texts" if kind is str else "objects" if kind is dict else "values"
         raise TypeError(f"{name} is not a list of {wanted}")
     return value
 
@@ -210,11 +395,3 @@ def _letter(answer: Any) -> int:
     if not isinstance(answer, str) or len(answer) != 1 or not "A" <= answer <= "Z":
         raise ValueError(f"answer is {answer!r}, not a letter from A")
     return ord(answer) - ord("A")
-
-
-def _refused(place: str, told: str) -> InvalidInputError:
-    return InvalidInputError(
-        f"{place}: {told}; see the file formats in docs/evaluation.md.",
-        field="file",
-        value=place,
-    )

@@ -143,7 +143,7 @@ def test_what_cannot_be_read_is_refused_with_its_line(
     tmp_path: Path, value: Any, told: str
 ) -> None:
     path = write(tmp_path / "q.jsonl", FLAT, value)
-    with pytest.raises(InvalidInputError, match=f"q.jsonl:2: .*{told}"):
+    with pytest.raises(InvalidInputError, match=f"q.jsonl:2.*: .*{told}"):
         read_questions(path)
 
 
@@ -157,7 +157,7 @@ def test_files_that_hold_nothing_readable(
     with pytest.raises(InvalidInputError, match="holds no question"):
         read_questions(path)
     path.write_text("{")
-    with pytest.raises(InvalidInputError, match=r"q\.jsonl:1: is not JSON"):
+    with pytest.raises(InvalidInputError, match=r"q\.jsonl:1: is not JSON at column 2"):
         read_questions(path)
     path.write_bytes(b'{"a": "\xff"}')
     with pytest.raises(InvalidInputError, match="is not UTF-8 at byte 7"):
@@ -174,3 +174,92 @@ def test_a_name_may_stand_once(tmp_path: Path) -> None:
     path = write(tmp_path / "q.jsonl", QUALITY, QUALITY)
     with pytest.raises(InvalidInputError, match="'30029_X_1' is there twice"):
         read_questions(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"options": ["x", ""], "gold": 0}, r"options\[1\] is ''; it is empty"),
+        ({"options": ["x", "y", "y"]}, "right option 'y' is there twice"),
+        ({"document": "", "question": ""}, "document and question are both empty"),
+        ({"options": ["x", "\ud800"]}, "lone surrogate"),
+        ({"question": "a\0"}, "NUL"),
+        ({"qid": None}, "id is None"),
+        ({"qid": ""}, "id is ''"),
+        ({"gold": ...}, r"has no 'gold'; a line holds document.*from 0"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused_at_reading(
+    tmp_path: Path, changes: dict[str, Any], told: str
+) -> None:
+    path = write(tmp_path / "q.jsonl", changed(FLAT, **changes))
+    with pytest.raises(InvalidInputError, match=told):
+        read_questions(path)
+
+
+def test_what_is_odd_is_told(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "q.jsonl",
+        FLAT,
+        changed(FLAT, options=["a ", "b", "a"]),
+        changed(FLAT, options=["a", " "]),
+        FLAT,
+        changed(FLAT, document=""),
+        changed(FLAT, document="Text", question=""),
+    )
+    told: list[str] = []
+    assert len(read_questions(path, warn=told.append)) == 6
+    places = [words.partition("q.jsonl:")[2] for words in told]
+    assert places == [
+        "2: option 'a' is there twice, blanks around it apart",
+        "3: an option is blank",
+        "4: the same as question 'q.jsonl:1-0', and counts twice",
+    ]
+
+
+def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+    bad = changed(FLAT, gold=7)
+    both = changed(OURS, questions=[changed(FLAT, gold=...), changed(FLAT, gold=3)])
+    path = write(tmp_path / "q.jsonl", FLAT, bad, FLAT, both)
+    path.write_text(path.read_text() + "no JSON\n")
+    with pytest.raises(InvalidInputError) as caught:
+        read_questions(path)
+    first, *lines = str(caught.value).split("\n")
+    assert first == "4 mistakes:"
+    assert [line.rpartition("q.jsonl:")[2].partition(": ")[0] for line in lines] == [
+        "2",
+        "4, question 1",
+        "4, question 2",
+        "5",
+    ]
+    write(path, *[bad] * 50)
+    with pytest.raises(InvalidInputError, match=r"^20 mistakes; the rest was not read"):
+        read_questions(path)
+
+
+def test_another_kind_of_file_is_one_mistake(tmp_path: Path) -> None:
+    path = tmp_path / "q.csv"
+    path.write_text("document,question\nD.,Q?\n")
+    with pytest.raises(InvalidInputError, match=r"q\.csv:1: is not JSON.*no CSV"):
+        read_questions(path)
+    path.write_text('{"radixflow_eval": 1}\n')
+    with pytest.raises(InvalidInputError, match="an evaluation's results"):
+        read_questions(path)
+
+
+def test_ids_are_the_same_from_wherever_a_file_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in").mkdir()
+    path = write(tmp_path / "in" / "q.jsonl", FLAT, changed(FLAT, doc_id="d", gold=0))
+    ids = [question.qid for question in read_questions(path)]
+    assert ids == ["q.jsonl:1-0", "q.jsonl:2-0"]
+    monkeypatch.chdir(path.parent)
+    for here in (Path("q.jsonl"), Path()):
+        assert [question.qid for question in read_questions(here)] == ids
+
+
+def test_quality_without_its_ids(tmp_path: Path) -> None:
+    question = changed(QUALITY["questions"][0], question_unique_id=...)
+    path = write(tmp_path / "q.jsonl", changed(QUALITY, questions=[question]))
+    assert read_questions(path)[0].qid == "30029-0"
