@@ -161,6 +161,7 @@ class RadixFlowClient:
             retry=self._settings.retry,
         )
         self._asking = anyio.Lock()
+        self._unasked: APIError | None = None
         self._unconditional = Unconditional()
 
     def __repr__(self) -> str:
@@ -710,14 +711,23 @@ class RadixFlowClient:
         )
 
     async def _ask_model(self) -> str:
+        """The server's first model.  Calls that wait together ask once, or fail once."""
         self._dispatcher.check_loop()
+        before = self._unasked
         async with self._asking:
-            if self._options.model is None:
-                models = await self._dispatcher.models(
+            if self._options.model is not None:
+                return self._options.model
+            if self._unasked is not None and self._unasked is not before:
+                raise copy.copy(self._unasked)  # each call's own: it gets a group id
+            try:
+                [model, *_] = await self._dispatcher.models(
                     total=self._options.total, retry=self._options.retry
                 )
-                self._options = replace(self._options, model=models[0])
-            return str(self._options.model)
+            except APIError as error:
+                self._unasked = copy.copy(error)
+                raise
+            self._options = replace(self._options, model=model)
+            return model
 
     def _check(self, request: AnyRequest, kind: type[AnyRequest]) -> None:
         self._dispatcher.check_open()

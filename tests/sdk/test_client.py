@@ -188,6 +188,34 @@ async def test_many_calls_ask_for_the_model_once() -> None:
     assert len(fake.requests) == 20
 
 
+async def test_many_calls_fail_to_ask_for_the_model_once() -> None:
+    class Gone(FakeTransport):
+        asked = 0
+
+        async def models(self) -> tuple[str, ...]:
+            self.asked += 1
+            await anyio.sleep(0.01)
+            raise APIConnectionError("gone")
+
+    gone = Gone()
+    groups: list[str | None] = []
+
+    async def ask(name: str) -> None:
+        with pytest.raises(APIConnectionError, match="gone") as caught:
+            await client.score_candidates("d", ["a"], group_id=name)
+        groups.append(caught.value.group_id)
+
+    retry = RetryPolicy(attempts=2, initial=0)
+    async with RadixFlowClient(transport=gone, retry=retry) as client:
+        async with anyio.create_task_group() as tasks:
+            for number in range(20):
+                tasks.start_soon(ask, f"g{number}")
+        assert gone.asked == 2
+        assert sorted(map(str, groups)) == sorted(f"g{number}" for number in range(20))
+        await ask("later")  # asks anew
+        assert gone.asked == 4
+
+
 async def test_the_largest_group() -> None:
     options = [str(number) for number in range(4096)]
     fake = FakeTransport({"77": -0.5})
