@@ -711,7 +711,7 @@ class RadixFlowClient:
         )
 
     async def _ask_model(self) -> str:
-        """The server's first model.  Calls that wait together ask once, or fail once."""
+        """The server's first model; calls that wait together ask once, or fail once."""
         self._dispatcher.check_loop()
         before = self._unasked
         async with self._asking:
