@@ -6,6 +6,7 @@ grows one. This room must not retry, and must not let a secret through.
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -39,6 +40,8 @@ from radixflow_sdk.exceptions import (
 
 _SHOWN = 300
 _OURS = ("/v1/branches", "/v1/radixflow/stats")
+_TITLE = re.compile("<title[^<>]*>([^<>]*)", re.IGNORECASE)
+_TAG = re.compile("<[^<>]*>")
 _SECONDS = re.compile("[0-9]+")
 _MILLISECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
 
@@ -81,6 +84,10 @@ _ADVICE: Mapping[type[APIError], str] = {
     StreamBrokenError: "try again",
     InvalidResponseError: "check that base_url names a RadixFlow server",
 }
+_SPEAKS_HTTP = "the server may speak http, so try http:// in place of https://"
+NOT_VLLM = (
+    "something answers there, but it is no vLLM server; check host, port and path"
+)
 
 
 class Wall:
@@ -123,8 +130,11 @@ class Wall:
         if self.started and ours is APIConnectionError:
             ours = StreamBrokenError
         detail = f": {error}" if str(error) else ""
+        # Of TLS, all but a certificate's troubles: the bytes that came were no TLS.
+        plain = "[SSL" in detail and "CERTIFICATE" not in detail
+        advice = _SPEAKS_HTTP if plain else _ADVICE[ours]
         return ours(
-            f"{self._url} failed with {type(error).__name__}{detail}; {_ADVICE[ours]}.",
+            f"{self._url} failed with {type(error).__name__}{detail}; {advice}.",
             request_id=self._request_id,
             group_id=self._group_id,
         )
@@ -152,10 +162,13 @@ def status_error(
     )
     code = code if isinstance(code, str) else None
     kind = _status_class(status, code, str(message), url)
-    said = "" if kind is AuthenticationError else str(message or "")[:_SHOWN]
+    said = "" if kind is AuthenticationError else _one_line(str(message or ""))
     detail = f" ({said})" if said else ""
+    advice = _status_advice(kind)
+    if _is_strange(status, kind, url, is_page=body.lstrip()[:1] == b"<"):
+        advice = NOT_VLLM
     return kind(
-        f"{url} answered {status}{detail}; {_status_advice(kind)}.",
+        f"{url} answered {status}{detail}; {advice}.",
         status=status,
         code=code,
         field=field if isinstance(field, str) else None,
@@ -170,11 +183,36 @@ def _problem(body: bytes) -> Mapping[str, Any]:
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
-        return {"message": text}
+        return {"message": _page_text(text) if text.startswith("<") else text}
     error = value.get("error", value) if isinstance(value, dict) else text
     if isinstance(error, dict):
         return {"message": error.get("detail", ""), **error}
     return {"message": str(error)}
+
+
+def _page_text(page: str) -> str:
+    """An HTML page's title, or all its words where it has none."""
+    title = _TITLE.search(page)
+    return html.unescape(title[1] if title else _TAG.sub(" ", page))
+
+
+def _one_line(text: str) -> str:
+    """Short, and without what could move a terminal's cursor."""
+    shown = "".join(c if c.isprintable() else " " for c in text[: 2 * _SHOWN])
+    return " ".join(shown.split())[:_SHOWN]
+
+
+def _is_strange(
+    status: int, kind: type[APIStatusError], url: str, *, is_page: bool
+) -> bool:
+    """Whether no vLLM server answers so.
+
+    Every one has ``/v1/models`` and speaks of what it does not have in JSON. A proxy in
+    front of it may fail, refuse a key or a large body in words of its own.
+    """
+    if url.endswith("/v1/models"):
+        return not (kind.retryable or kind is AuthenticationError)
+    return is_page and status in (404, 405, 501)
 
 
 def _status_class(
@@ -209,7 +247,8 @@ def _status_advice(kind: type[APIStatusError]) -> str:
         ModelNotFoundError: "name a served model, or leave model out",
         PluginMissingError: "the server has no RadixFlow plug-in, so start it with "
         "`radixflow serve MODEL`",
-        ContextTooLongError: "shorten the document or serve with a longer context",
+        # The server said to shorten it.
+        ContextTooLongError: "or serve with a larger --max-model-len",
         InvalidRequestError: "change the request",
         RequestNotTakenError: "try again, with less at once where it was too slow",
         RateLimitError: "wait and try again",

@@ -22,6 +22,7 @@ from radixflow_sdk._pipe import (
     GroupStarted,
     Message,
 )
+from radixflow_sdk._transport._errors import NOT_VLLM
 from radixflow_sdk.exceptions import InvalidResponseError
 from radixflow_sdk.types import GroupUsage, Label, LabelScore, TokenScore, Usage
 
@@ -158,8 +159,10 @@ def read_models(body: bytes) -> tuple[str, ...]:
     """
     try:
         return tuple(model.id for model in _Models.model_validate_json(body).data)
-    except ValidationError as error:
-        raise _invalid("list of models", _first(error)) from None
+    except ValidationError:
+        raise InvalidResponseError(
+            f"The server answered /v1/models with no list of models; {NOT_VLLM}."
+        ) from None
 
 
 def read_stats(body: bytes) -> Mapping[str, Any]:

@@ -146,6 +146,70 @@ def test_another_missing_path_is_not_a_missing_plugin() -> None:
     assert type(error) is InvalidRequestError
 
 
+PAGE = b"""<!DOCTYPE HTML>
+<html><head><title>Error &amp;
+response\x1b[31m</title><style>p {}</style></head><body><p>Nothing here</p></body>
+"""
+
+
+def test_a_page_becomes_its_title_and_text_one_line() -> None:
+    assert "502 (Error & response [31m); see" in str(
+        status_error(502, {}, PAGE, url=URL)
+    )
+    bare = status_error(502, {}, b"<p>bad <b>gateway</b></p>", url=URL)
+    assert "(bad gateway)" in str(bare)
+    long = status_error(500, {}, b"<" * 60_000 + b"a\n" * 9, url=URL)
+    assert len(str(long)) < 400
+    assert "\n" not in str(long)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "path"),
+    [
+        (404, PAGE, "/v1/models"),
+        (404, b'{"detail":"Not Found"}', "/v1/models"),
+        (301, b"", "/v1/models"),
+        (400, b"The plain HTTP request was sent to HTTPS port", "/v1/models"),
+        (404, PAGE, "/v1/branches"),
+        (405, PAGE, "/v1/completions"),
+        (501, PAGE, "/v1/branches"),
+    ],
+)
+def test_what_no_vllm_server_answers(status: int, body: bytes, path: str) -> None:
+    told = str(status_error(status, {}, body, url=f"http://test{path}"))
+    assert "it is no vLLM server; check host, port and path" in told
+
+
+@pytest.mark.parametrize(
+    ("status", "path"),
+    [(401, "/v1/models"), (503, "/v1/models"), (413, "/v1/branches")],
+)
+def test_what_a_proxy_before_one_may_answer(status: int, path: str) -> None:
+    told = str(status_error(status, {}, PAGE, url=f"http://test{path}"))
+    assert "no vLLM server" not in told
+
+
+def test_a_document_that_is_too_long_is_advised_once() -> None:
+    said = "the prompt has 9 tokens: shorten the document or the branch"
+    body = problem("context_too_long", said).encode()
+    assert str(status_error(422, {}, body, url=URL)).endswith(
+        "shorten the document or the branch); or serve with a larger --max-model-len."
+    )
+
+
+@pytest.mark.parametrize(
+    ("detail", "advice"),
+    [
+        ("[SSL: WRONG_VERSION_NUMBER] wrong version number", "try http://"),
+        ("[SSL: RECORD_LAYER_FAILURE] record layer failure", "try http://"),
+        ("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed", "check that the server runs"),
+    ],
+)
+def test_https_to_a_server_that_speaks_http(detail: str, advice: str) -> None:
+    with pytest.raises(APIConnectionError, match=advice), Wall(URL).guard():
+        raise httpx.ConnectError(detail)
+
+
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LATE = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
