@@ -11,7 +11,7 @@ import dataclasses
 import importlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -20,13 +20,14 @@ from typing import Annotated
 import anyio
 
 from radixflow_sdk._bench import Figures, Load, measure
-from radixflow_sdk._config import read_settings
+from radixflow_sdk._config import Settings, read_settings
 from radixflow_sdk._doctor import examine
-from radixflow_sdk.evals.files import read_questions
+from radixflow_sdk.evals.files import Question, read_questions
 from radixflow_sdk.evals.measures import Measures
 from radixflow_sdk.evals.report import page
-from radixflow_sdk.evals.run import Results, Setup, evaluate, in_order, summarise
-from radixflow_sdk.exceptions import InvalidInputError, RadixFlowError
+from radixflow_sdk.evals.run import Results, Setup, evaluate
+from radixflow_sdk.evals.summary import Summary, summarise
+from radixflow_sdk.exceptions import APIError, InvalidInputError, RadixFlowError
 from radixflow_sdk.sync import RadixFlow
 from radixflow_sdk.types import Normalize, ScoreResult
 
@@ -76,7 +77,10 @@ class NormalizeName(StrEnum):
 BELOW = 3
 """Exit status of an evaluation whose accuracy is under a ``--fail-under``."""
 
-SHOWN_FAILURES = 10
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as the shells have it."""
+
+SHOWN = 10
 
 
 @app.command("score")
@@ -237,7 +241,10 @@ def evaluate_file(
         ),
     ] = None,
     report: Annotated[
-        Path | None, typer.Option(help="Write an HTML page with diagrams there.")
+        Path | None,
+        typer.Option(
+            help="Write an HTML page there: diagrams, what failed, what was wrong."
+        ),
     ] = None,
     scoring: Annotated[ScoringName, typer.Option()] = ScoringName.likelihood,
     unconditional: Annotated[
@@ -268,52 +275,131 @@ def evaluate_file(
 ) -> None:
     """Accuracies of a multiple-choice file, under every normaliser in one pass.
 
-    Ends with 1 where a question failed, with 3 where an accuracy is under its limit.
+    Ends with 1 where a question failed or the server could not be asked, with 3 where
+    an accuracy is under its limit.
     """
     try:
-        setup = Setup(scoring=scoring.value, unconditional=unconditional, model=model)
-        limits = dict(_read_limit(words, setup) for words in fail_under or ())
-        everything = read_questions(file)
+        setup = Setup(scoring=scoring.value, unconditional=unconditional)
+        limits = [_read_limit(words, setup) for words in fail_under or ()]
+        settings = read_settings(
+            base_url=base_url,
+            api_key=None,
+            timeout=timeout,
+            retry=None,
+            max_connections=concurrency,
+        )
+        odd: list[str] = []
+        everything = read_questions(file, warn=odd.append)
+        _tell_some([f"note: {told}" for told in odd], "notes")
         questions = everything[:limit]
-        path = output or Path(f"{file.stem}.results.jsonl")
-        with (
-            Results(path, setup, everything, restart=restart) as results,
-            RadixFlow(
-                base_url, model=model, timeout=timeout, max_connections=concurrency
-            ) as client,
-            _bar() as bar,
-        ):
-            done = len(list(in_order(questions, results)))
-            task = bar.add_task("questions", total=len(questions), completed=done)
-            failures = evaluate(
-                client, questions, setup, results, done=lambda: bar.advance(task)
+        path = output or Path(f"{_name(file)}.results.jsonl")
+        _check_apart("output", path, {"question file": file})
+        if report is not None:
+            _check_apart(
+                "report", report, {"question file": file, "results file": path}
             )
-    except RadixFlowError as error:
+            _check_writable(report)
+        with Results(path, setup, everything, restart=restart) as results:
+            stopped = _ask(settings, questions, setup, results, model=model)
+    except InvalidInputError as error:
         typer.echo(f"radixflow: {error}", err=True)
-        raise typer.Exit(2 if isinstance(error, InvalidInputError) else 1) from None
-    records = list(in_order(questions, results))
-    measures = summarise(setup, records)
-    for failure in failures[:SHOWN_FAILURES]:
-        typer.echo(f"radixflow: {failure.qid}: {failure.error}", err=True)
-    if len(failures) > SHOWN_FAILURES:
-        more = len(failures) - SHOWN_FAILURES
-        typer.echo(f"radixflow: {more} more questions failed", err=True)
-    told = (
-        f"{len(records)} of {len(questions)} questions of {file.name}, answered by "
-        f"{records[0]['model'] if records else 'no model'}; details in {path}"
-    )
-    if report is not None:
-        _write_report(report, page(file.name, told, measures))
+        raise typer.Exit(2) from None
+    summary = summarise(file.resolve().name, setup, questions, results, stopped=stopped)
+    _tell_failures(summary)
     if as_json:
-        summary = {name: dataclasses.asdict(one) for name, one in measures.items()}
-        typer.echo(json.dumps({"failed": len(failures), "measures": summary}))
-    else:
-        typer.echo(told)
-        _show_measures(measures)
-    below = [n for n in measures if measures[n].accuracy < limits.get(n, 0)]
-    for name in below:
-        typer.echo(f"radixflow: {name} is under {limits[name]}", err=True)
-    raise typer.Exit(1 if failures else BELOW if below else 0)
+        typer.echo(json.dumps(summary.as_json()))
+    elif summary.answered:
+        typer.echo(f"{summary.told}; details in {path}")
+        _show_measures(summary.measures)
+    if report is not None:
+        _write_report(report, page(summary), quiet=as_json)
+    below = [
+        (name, least)
+        for name, least in limits
+        if name in summary.measures and summary.measures[name].accuracy < least
+    ]
+    for name, least in below:
+        found = summary.measures[name]
+        typer.echo(
+            f"radixflow: {name} is {found.accuracy:.6g} ({found.right} of "
+            f"{found.count}), under {least:g}",
+            err=True,
+        )
+    raise typer.Exit(1 if summary.stopped or summary.failed else BELOW if below else 0)
+
+
+def _ask(
+    settings: Settings,
+    questions: Sequence[Question],
+    setup: Setup,
+    results: Results,
+    *,
+    model: str | None,
+) -> str | None:
+    """Ask, behind a bar; say why it ended early, where the server could not be asked.
+
+    Raises:
+        InvalidInputError: It would be another model than the results'.
+        typer.Exit: Ctrl-C.
+    """
+
+    def done() -> int:
+        return sum(question.qid in results.records for question in questions)
+
+    try:
+        with _bar() as bar:
+            task = bar.add_task("questions", total=len(questions), completed=done())
+            evaluate(
+                settings,
+                questions,
+                setup,
+                results,
+                model=model,
+                done=lambda: bar.advance(task),
+            )
+    except APIError as error:
+        return str(error).removesuffix(".")
+    except KeyboardInterrupt:
+        typer.echo(
+            f"radixflow: stopped; {done()} of {len(questions)} are in {results.path}; "
+            f"{_GOES_ON}",
+            err=True,
+        )
+        raise typer.Exit(INTERRUPTED) from None
+    return None
+
+
+_GOES_ON = "the same command (without --restart) goes on"
+
+
+def _tell_failures(summary: Summary) -> None:
+    lines = []
+    for reason, names in summary.failures.items():
+        who = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
+        lines.append(
+            f"{who}: {reason}"
+            if len(names) == 1
+            else f"{len(names)} questions ({who}): {reason}"
+        )
+    _tell_some(lines, "reasons of failures")
+    told = summary.stopped
+    if told is None:
+        return
+    if summary.answered == summary.questions:
+        told += "; the results are earlier ones, maybe not of the model it has now"
+    elif summary.answered:
+        told += (
+            f"; {summary.answered} of {summary.questions} are in {summary.results}; "
+            f"{_GOES_ON}"
+        )
+    typer.echo(f"radixflow: {told}", err=True)
+
+
+def _tell_some(lines: Sequence[str], what: str) -> None:
+    for line in lines[:SHOWN]:
+        typer.echo(f"radixflow: {line}", err=True)
+    if len(lines) > SHOWN:
+        typer.echo(f"radixflow: {len(lines) - SHOWN} more {what}", err=True)
 
 
 @contextmanager
@@ -418,21 +504,52 @@ def _read_limit(words: str, setup: Setup) -> tuple[Normalize, float]:
         least = -1.0
     if name is None or not 0 <= least <= 1:
         raise InvalidInputError(
-            f"fail-under is {words!r}; write NORMALISER=ACCURACY, such as char=0.6; "
-            f"this run has {', '.join(setup.normalisers)}.",
+            f"fail-under is {words!r}; write NORMALISER=ACCURACY, such as char=0.6, "
+            f"the accuracy from 0 to 1; this run has {', '.join(setup.normalisers)}.",
             field="fail_under",
             value=words,
         )
     return name, least
 
 
-def _write_report(path: Path, text: str) -> None:
+def _name(file: Path) -> str:
+    """What the results of a question file, or of a folder of them, are named after."""
+    return file.resolve().name if file.is_dir() else file.stem
+
+
+def _check_apart(option: str, path: Path, others: Mapping[str, Path]) -> None:
+    for what, other in others.items():
+        if path.resolve() == other.resolve():
+            raise InvalidInputError(
+                f"{option} is {str(path)!r}: that is the {what}; name another file.",
+                field=option,
+                value=str(path),
+            )
+
+
+def _check_writable(report: Path) -> None:
+    """Before hours of questions, and not after them."""
+    new = not report.exists()
+    try:
+        report.open("a").close()
+    except OSError as error:
+        raise InvalidInputError(
+            f"report is {str(report)!r}: {error.strerror}; name another file.",
+            field="report",
+            value=str(report),
+        ) from None
+    if new:
+        report.unlink()
+
+
+def _write_report(path: Path, text: str, *, quiet: bool) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        told = f"radixflow: report {str(path)!r}: {error.strerror}; the results are in"
-        typer.echo(told, err=True)
+        typer.echo(f"radixflow: report {str(path)!r}: {error.strerror}", err=True)
         raise typer.Exit(2) from None
+    if not quiet:
+        typer.echo(f"report in {path}")
 
 
 def _bar() -> Progress:
@@ -476,7 +593,7 @@ def _seconds(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f} s"
 
 
-def _show_measures(measures: dict[Normalize, Measures]) -> None:
+def _show_measures(measures: Mapping[Normalize, Measures]) -> None:
     table = Table("normaliser", "accuracy", "95%", "chance", "tied", "Brier", "ECE")
     for name, found in measures.items():
         table.add_row(

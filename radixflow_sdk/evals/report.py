@@ -1,4 +1,4 @@
-"""One page about a run: accuracies with their intervals, and reliability diagrams.
+"""One page about a run: accuracies, reliability diagrams, what failed, what was wrong.
 
 Plain HTML and SVG in one file, nothing loaded from elsewhere. This room must not
 compute a figure: `measures` has.
@@ -6,54 +6,126 @@ compute a figure: `measures` has.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from radixflow_sdk.evals.measures import Bin, Measures
+from radixflow_sdk.evals.summary import Summary, Wrong
 from radixflow_sdk.types import Normalize
 
 __all__ = ["page"]
 
-_SIZE, _LEFT, _TOP = 220, 40, 12
+MOST_LISTED = 50
+_SHOWN = 300
+_SIZE, _LEFT, _TOP = 220, 54, 16
 _STYLE = """\
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto;
        padding: 0 1rem; color: #1f2328; background: #fff; }
 table { border-collapse: collapse; }
 th, td { padding: .25rem .75rem; border-bottom: 1px solid #d0d7de; text-align: right; }
-th:first-child, td:first-child { text-align: left; }
+th:first-child, td:first-child, .words th, .words td { text-align: left; }
+.words td { vertical-align: top; overflow-wrap: anywhere; }
 figure { display: inline-block; margin: 1rem 1rem 0 0; }
 """
 
 
-def page(title: str, told: str, measures: Mapping[Normalize, Measures]) -> str:
-    """The page.
+def page(summary: Summary) -> str:
+    """The page."""
+    measures = summary.measures
+    title = escape(summary.name)
+    return f"""<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>{title}</title>
+<style>{_STYLE}</style>
+<h1>{title}</h1>
+<p>{escape(summary.told)}; details in {escape(summary.results)}.</p>
+{_setup(summary)}
+{_figures(measures) if measures else ""}
+{_failures(summary)}
+{_wrong(summary.wrong, measures)}
+</html>
+"""
 
-    Args:
-        title: What was asked.
-        told: One sentence about the run.
-        measures: One entry a normaliser.
-    """
+
+def _setup(summary: Summary) -> str:
+    setup = summary.setup
+    rows = {
+        "model": summary.model or "none answered",
+        "scoring": setup.scoring,
+        "unconditional text": "none, so no pmi"
+        if setup.unconditional is None
+        else repr(setup.unconditional),
+        "written": f"{summary.made:%Y-%m-%d %H:%M} UTC",
+    }
+    if summary.stopped is not None:
+        rows["not finished"] = summary.stopped
+    lines = (f"<tr><th>{name}<td>{escape(told)}</tr>" for name, told in rows.items())
+    return f'<table class="words">{"".join(lines)}</table>'
+
+
+def _figures(measures: Mapping[Normalize, Measures]) -> str:
     rows = "\n".join(_row(name, found) for name, found in measures.items())
     plots = "\n".join(
         f"<figure>{diagram(found)}<figcaption>{name}</figcaption></figure>"
         for name, found in measures.items()
     )
-    return f"""<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>
-<style>{_STYLE}</style>
-<h1>{escape(title)}</h1>
-<p>{escape(told)}</p>
+    return f"""<h2>Accuracy</h2>
 <table>
-<tr><th>normaliser<th>right<th>accuracy<th>95% interval<th>tied<th>Brier<th>ECE</tr>
+<tr><th>normaliser<th>right<th>accuracy<th>95% interval<th>chance<th>tied<th>Brier\
+<th>ECE</tr>
 {rows}
 </table>
 <p>Intervals are Wilson's, of questions taken as independent. A diagram's bars are the
 accuracy of the questions in ten bins of confidence (the softmax probability of the
-picked option), as wide as the bin and as strong as its share of the questions; on the
-diagonal, confidence and accuracy agree.</p>
-{plots}
-</html>
-"""
+picked option), as wide as the bin, with their number above; on the diagonal, confidence
+and accuracy agree.</p>
+{plots}"""
+
+
+def _failures(summary: Summary) -> str:
+    if not summary.failures:
+        return ""
+    rows = [
+        f"<tr><td>{len(qids)}<td>{_text(_some(qids))}<td>{_text(reason)}</tr>"
+        for reason, qids in summary.failures.items()
+    ]
+    return f"""<h2>{summary.failed} failed</h2>
+<table class="words">
+<tr><th>count<th>questions<th>why</tr>
+{_listed(rows)}
+</table>"""
+
+
+def _wrong(wrong: Sequence[Wrong], measures: Mapping[Normalize, Measures]) -> str:
+    if not measures:
+        return ""
+    rows = [
+        f"<tr><td>{_text(own.qid)}<td>{_text(own.question)}<td>{_text(own.right)}"
+        f"<td>{'<br>'.join(_pick(own, option) for option in own.picks)}</tr>"
+        for own in wrong[: MOST_LISTED + 1]
+    ]
+    more = f", the first {MOST_LISTED}" if len(wrong) > MOST_LISTED else ""
+    return f"""<h2>{len(wrong)} wrong under some normaliser{more}</h2>
+<table class="words">
+<tr><th>question<th>text<th>right<th>picked in its place</tr>
+{_listed(rows)}
+</table>"""
+
+
+def _pick(own: Wrong, option: str) -> str:
+    return f"{_text(option)} ({', '.join(own.picks[option])})"
+
+
+def _some(qids: Sequence[str]) -> str:
+    return ", ".join(qids[:5]) + (" ..." if len(qids) > 5 else "")
+
+
+def _text(text: str) -> str:
+    return escape(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
+
+
+def _listed(rows: Sequence[str]) -> str:
+    more = ["<tr><td>...</tr>"] if len(rows) > MOST_LISTED else []
+    return "\n".join([*rows[:MOST_LISTED], *more])
 
 
 def _row(name: str, found: Measures) -> str:
@@ -62,6 +134,7 @@ def _row(name: str, found: Measures) -> str:
         f"{found.right} of {found.count}",
         f"{found.accuracy:.3f}",
         f"{found.low:.3f} to {found.high:.3f}",
+        f"{found.chance:.3f}",
         str(found.tied),
         f"{found.brier:.3f}",
         f"{found.ece:.3f}",
@@ -73,8 +146,7 @@ def diagram(found: Measures) -> str:
     """A reliability diagram as an SVG element."""
     width, height = _LEFT + _SIZE + 8, _TOP + _SIZE + 40
     bottom = _TOP + _SIZE
-    most = max(own.count for own in found.bins)
-    bars = "".join(_bar(own, most) for own in found.bins if own.count)
+    bars = "".join(_bar(own) for own in found.bins if own.count)
     ticks = "".join(
         f'<text x="{_LEFT - 6}" y="{bottom - _SIZE * share + 4:.0f}" '
         f'text-anchor="end">{share:g}</text>'
@@ -82,7 +154,7 @@ def diagram(found: Measures) -> str:
         f'text-anchor="middle">{share:g}</text>'
         for share in (0, 0.5, 1)
     )
-    middle = _LEFT + _SIZE // 2
+    middle, half = _LEFT + _SIZE // 2, _TOP + _SIZE // 2
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         f'viewBox="0 0 {width} {height}" role="img" font-size="12" '
@@ -95,18 +167,22 @@ def diagram(found: Measures) -> str:
         'stroke="#57606a" stroke-dasharray="4 3"/>'
         f"{ticks}"
         f'<text x="{middle}" y="{bottom + 34}" text-anchor="middle">confidence</text>'
+        f'<text x="14" y="{half}" transform="rotate(-90 14 {half})" '
+        'text-anchor="middle">accuracy</text>'
         "</svg>"
     )
 
 
-def _bar(own: Bin, most: int) -> str:
-    """A bin with questions; one that is never right is drawn as a line."""
+def _bar(own: Bin) -> str:
+    """A bin with questions, and how many; one that is never right is a line."""
     height = max(_SIZE * own.accuracy, 1.5)
+    left, top = _LEFT + _SIZE * own.low + 1, _TOP + _SIZE - height
+    width = _SIZE * (own.high - own.low) - 2
     return (
-        f'<rect x="{_LEFT + _SIZE * own.low + 1:.1f}" '
-        f'y="{_TOP + _SIZE - height:.1f}" '
-        f'width="{_SIZE * (own.high - own.low) - 2:.1f}" height="{height:.1f}" '
-        f'fill="#2f81f7" fill-opacity="{0.25 + 0.75 * own.count / most:.2f}">'
+        f'<rect x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" '
+        f'height="{height:.1f}" fill="#2f81f7" fill-opacity=".6">'
         f"<title>{own.count} questions: confidence {own.confidence:.2f}, accuracy "
         f"{own.accuracy:.2f}</title></rect>"
+        f'<text x="{left + width / 2:.1f}" y="{top - 3:.1f}" font-size="8" '
+        f'text-anchor="middle">{own.count}</text>'
     )

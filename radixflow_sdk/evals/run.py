@@ -1,29 +1,49 @@
 """A file of questions, scored: every normaliser in one pass, resumable.
 
-Each answered question is one line of the results file, written as it comes in; a run
-that was ended goes on from there. A failed question leaves no line, so the next run
-asks it again. This room must not write to the terminal.
+The server is looked at before the first question and also where none is left: a figure
+is of the model that is served now, or it is refused. Each answered question is one line
+of the results file, written as it comes in; a run that was ended goes on from there. A
+failed question leaves no line, so the next run asks it again. This room must not write
+to the terminal.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from radixflow_sdk.evals.files import Question
-from radixflow_sdk.evals.measures import Measures, measure
-from radixflow_sdk.exceptions import InvalidInputError, RadixFlowError
+import anyio
+
+from radixflow_sdk._config import Settings
+from radixflow_sdk._plan import make_plan
+from radixflow_sdk._transport import RetryingTransport, connect
+from radixflow_sdk.evals.files import RESULTS_KEY, Question
+from radixflow_sdk.exceptions import (
+    APIConnectionError,
+    APIError,
+    APITimeoutError,
+    ContextTooLongError,
+    InvalidInputError,
+    InvalidRequestError,
+    PartialGroupError,
+    RadixFlowError,
+)
 from radixflow_sdk.sync import RadixFlow
 from radixflow_sdk.types import BranchedRequest, Normalize, ScoreResult, Scoring
 
-__all__ = ["Failure", "Results", "Setup", "evaluate", "summarise"]
+__all__ = ["Failure", "Results", "Setup", "evaluate"]
 
 VERSION = 1
+LOOK = 60.0
+"""Seconds for a server to say what it serves, with all retries."""
+LEAST_IN_A_ROW = 3
+"""With little concurrency, one question that a server dies of is not yet its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +53,19 @@ class Setup:
     Attributes:
         scoring: What is read from the model.
         unconditional: Context of ``pmi``; None: no ``pmi``.
-        model: The model asked for; None: the server's first.
+
+    Raises:
+        InvalidInputError: The two do not go together, or a value is not usable.
     """
 
     scoring: Scoring = "likelihood"
     unconditional: str | None = None
-    model: str | None = None
+
+    def __post_init__(self) -> None:
+        # What no question could be asked with is refused before the first one.
+        make_plan(
+            " ", ("yes", "no"), scoring=self.scoring, unconditional=self.unconditional
+        )
 
     @property
     def normalisers(self) -> tuple[Normalize, ...]:
@@ -69,7 +96,13 @@ class Results:
         path: The file; made where there is none.
         setup: What decides the numbers.
         questions: What is asked.
-        restart: Begin anew and lose what is in.
+        restart: Begin anew; what is in is lost with the first new answer.
+
+    Attributes:
+        path: The file.
+        records: The answers, by their question.
+        earlier: The questions whose answers were in already.
+        failures: Of this run.
 
     Raises:
         InvalidInputError: The file is of another setup, or is no results file.
@@ -85,20 +118,25 @@ class Results:
     ) -> None:
         self.path = path
         self.records: dict[str, dict[str, Any]] = {}
+        self.failures: list[Failure] = []
+        self._setup = setup
         self._asked = {question.qid: _digest(question) for question in questions}
-        head = {"radixflow_eval": VERSION, "setup": asdict(setup)}
         try:
-            kept = 0 if restart else self._read(head)
+            text = path.read_bytes() if path.exists() else b""
+            # The line that a killed run left half is not whole, and not kept.
+            lines = text[: text.rfind(b"\n") + 1]
+            self._read(text, lines.splitlines(), restart=restart)
+            self._kept = len(lines) if self.records else 0
             self._file = path.open("ab")
-            self._file.truncate(kept)
-            if not kept:
-                self._write(head)
         except OSError as error:
             raise InvalidInputError(
-                f"The results file {str(path)!r}: {error.strerror}; name another one.",
+                f"The results file {str(path)!r}: {error.strerror}; give --output "
+                "another FILE.",
                 field="output",
                 value=str(path),
             ) from None
+        self.earlier = frozenset(self.records)
+        self._begun = False
 
     def __enter__(self) -> Self:
         return self
@@ -111,22 +149,36 @@ class Results:
     ) -> None:
         self._file.close()
 
+    @property
+    def model(self) -> str | None:
+        """The model that answered; None before the first answer."""
+        first = next(iter(self.records.values()), None)
+        return None if first is None else first["model"]
+
+    def check_model(self, model: str) -> None:
+        """Refuse another model than the one that answered so far.
+
+        Raises:
+            InvalidInputError: It is another.
+        """
+        if self.model not in (None, model):
+            raise self._other(
+                f"is of the model {self.model!r}, and this run is of {model!r}"
+            )
+
     def add(self, question: Question, result: ScoreResult) -> None:
         """Keep one answer.
 
         Raises:
             InvalidInputError: The results so far are another model's.
         """
+        self.check_model(result.model)
         record = _record(question, result)
-        first = next(iter(self.records.values()), record)
-        if first["model"] != record["model"]:
-            raise InvalidInputError(
-                f"The results in {str(self.path)!r} are of the model "
-                f"{first['model']!r}, and the server has {record['model']!r}; restart, "
-                "or name another file.",
-                field="output",
-                value=str(self.path),
-            )
+        if not self._begun:
+            self._begun = True
+            self._file.truncate(self._kept)
+            if not self._kept:
+                self._write({RESULTS_KEY: VERSION, "setup": asdict(self._setup)})
         self._write(record)
         self.records[question.qid] = record
 
@@ -135,78 +187,159 @@ class Results:
         self._file.write(text.encode() + b"\n")
         self._file.flush()
 
-    def _read(self, head: Mapping[str, Any]) -> int:
-        """Bytes of the whole lines; one that a killed run left half is not counted."""
-        if not self.path.exists():
-            return 0
-        text = self.path.read_bytes()
-        text = text[: text.rfind(b"\n") + 1]
+    def _read(self, text: bytes, lines: Sequence[bytes], *, restart: bool) -> None:
+        # What is no results file is not thrown away, whatever was asked.
+        if text and not text.startswith(b'{"%s"' % RESULTS_KEY.encode()):
+            raise self._no_results()
+        if restart or len(lines) < 2:
+            return
         try:
-            found, *records = [json.loads(line) for line in text.splitlines()] or [head]
-            if found != head:
-                raise self._another(found)
+            head, *records = map(json.loads, lines)
+            if head[RESULTS_KEY] != VERSION:
+                raise self._other("is of another version of radixflow")
+            self._check_setup(head["setup"])
             for record in records:
-                if self._asked.get(record["qid"]) != record["digest"]:
-                    raise self._another({"question": record["qid"]})
+                self._check_question(record["qid"], record["digest"])
+                self._check_answer(record)
                 self.records[record["qid"]] = record
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, InvalidInputError):
                 raise
-            raise self._another("no results") from None
-        return len(text)
+            raise self._no_results() from None
 
-    def _another(self, found: object) -> InvalidInputError:
-        return InvalidInputError(
-            f"The results file {str(self.path)!r} holds {found}, which this run does "
-            "not ask so; restart, or name another file.",
-            field="output",
-            value=str(self.path),
+    def _check_setup(self, had: Mapping[str, Any]) -> None:
+        for name, value in asdict(self._setup).items():
+            if had[name] != value:
+                raise self._other(
+                    f"is of {_option(name, had[name])}, this run has "
+                    f"{_option(name, value)}"
+                )
+
+    def _check_question(self, qid: str, digest: str) -> None:
+        if qid not in self._asked:
+            raise self._other(f"answers question {qid!r}, which is not asked any more")
+        if self._asked[qid] != digest:
+            raise self._other(
+                f"answers question {qid!r} as it was before its text, options or gold "
+                "were changed"
+            )
+
+    def _check_answer(self, record: Mapping[str, Any]) -> None:
+        for name in self._setup.normalisers:
+            count = len(record["scores"][name])
+            if not (
+                0 <= record["gold"] < count and 0 <= record["picked"][name] < count
+            ):
+                raise self._no_results()
+        self.check_model(record["model"])
+
+    def _other(self, told: str) -> InvalidInputError:
+        return self._refused(
+            f"{told}: give --output another FILE, or --restart to throw it away."
         )
+
+    def _no_results(self) -> InvalidInputError:
+        return self._refused(
+            "holds no results of this command: give --output another FILE."
+        )
+
+    def _refused(self, told: str) -> InvalidInputError:
+        name = str(self.path)
+        return InvalidInputError(f"{name!r} {told}", field="output", value=name)
+
+
+def _option(name: str, value: object) -> str:
+    return f"no --{name}" if value is None else f"--{name} {value}"
 
 
 def evaluate(
-    client: RadixFlow,
+    settings: Settings,
     questions: Sequence[Question],
     setup: Setup,
     results: Results,
     *,
-    concurrency: int | None = None,
+    model: str | None = None,
     done: Callable[[], None] = lambda: None,
-) -> list[Failure]:
+) -> None:
     """Ask what is not in the results yet; questions on one document stay together.
 
     Args:
-        client: Where to ask.
+        settings: Where to ask, and how many questions at a time.
         questions: All of them.
         setup: What decides the numbers.
-        results: Takes the answers.
-        concurrency: Groups under way at a time; None: as the client has connections.
+        results: Takes the answers, and the failures.
+        model: The model to ask; None: the server's first.
         done: Told after each question that was asked.
 
     Raises:
-        InvalidInputError: The results so far are another model's.
+        InvalidInputError: The server does not serve the model, or the results so far
+            are another's.
+        APIError: The server could not be asked: what it serves, or as many questions
+            in a row as there are under way, 3 or more.
     """
-    failures: list[Failure] = []
+    answering = _choose(anyio.run(_served, settings), model)
+    results.check_model(answering)
     left = [question for question in questions if question.qid not in results.records]
-    requests = [_request(question, setup) for question in left]
-    for outcome in client.score_many(requests, concurrency=concurrency):
-        question = left[outcome.index]
-        if outcome.error is not None:
-            failures.append(Failure(qid=question.qid, error=outcome.error))
-        else:
-            results.add(question, outcome.unwrap())
-        done()
-    return failures
+    if not left:
+        return
+    most, in_a_row = max(settings.max_connections, LEAST_IN_A_ROW), 0
+    with (
+        RadixFlow(
+            settings.base_urls,
+            api_key=settings.api_key,
+            model=answering,
+            timeout=settings.timeouts,
+            retry=settings.retry,
+            max_connections=settings.max_connections,
+        ) as client,
+        closing(client.score_many(_request(q, setup) for q in left)) as outcomes,
+    ):
+        for outcome in outcomes:
+            question = left[outcome.index]
+            in_a_row = in_a_row + 1 if _is_of_server(outcome.error) else 0
+            if outcome.error is None:
+                results.add(question, outcome.unwrap())
+            else:
+                failure = Failure(qid=question.qid, error=outcome.error)
+                results.failures.append(failure)
+            done()
+            if in_a_row == most:
+                raise APIConnectionError(
+                    f"{most} questions in a row found no server that answers"
+                )
 
 
-def summarise(
-    setup: Setup, records: Sequence[Mapping[str, Any]]
-) -> dict[Normalize, Measures]:
-    """Measures under every normaliser; none without a record."""
-    return {
-        name: measure((record["scores"][name], record["gold"]) for record in records)
-        for name in (setup.normalisers if records else ())
-    }
+async def _served(settings: Settings) -> tuple[str, ...]:
+    transport = RetryingTransport(connect(settings), settings.retry)
+    try:
+        with anyio.fail_after(LOOK):
+            return await transport.models()
+    except TimeoutError:
+        raise APITimeoutError(
+            f"{settings.base_urls[0]} did not say within {LOOK:g} s what it serves; "
+            "check that the server runs and that base_url names it."
+        ) from None
+    finally:
+        await transport.aclose()
+
+
+def _choose(served: Sequence[str], model: str | None) -> str:
+    if model is not None and model not in served:
+        raise InvalidInputError(
+            f"model is {model!r}; the server serves {', '.join(map(repr, served))}.",
+            field="model",
+            value=model,
+        )
+    return model or served[0]
+
+
+def _is_of_server(error: BaseException | None) -> bool:
+    """Whether the next question would fail, too."""
+    if isinstance(error, PartialGroupError):
+        error = error.__cause__
+    return isinstance(error, APIError) and not isinstance(
+        error, InvalidRequestError | ContextTooLongError
+    )
 
 
 def _request(question: Question, setup: Setup) -> BranchedRequest:
@@ -248,12 +381,3 @@ def _digest(question: Question) -> str:
     """Of all that is asked; another text under the same name is another question."""
     parts = [question.document, question.question, *question.options, question.gold]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
-
-
-def in_order(
-    questions: Sequence[Question], results: Results
-) -> Iterator[Mapping[str, Any]]:
-    """The answers so far, in the order of the questions."""
-    for question in questions:
-        if question.qid in results.records:
-            yield results.records[question.qid]

@@ -1,13 +1,20 @@
 """``radixflow eval``: one pass, results that a second run goes on from."""
 
 import json
+from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from typer.testing import CliRunner
 
-from radixflow_sdk import cli
+from radixflow_sdk import APIConnectionError, RetryPolicy, cli
+from radixflow_sdk._config import read_settings
+from radixflow_sdk.evals import run as run_room
+from radixflow_sdk.evals.files import read_questions
+from radixflow_sdk.evals.run import Results, Setup, evaluate
 from radixflow_sdk.testing import FakeServer, Fault
 
 DATA = Path(__file__).parent / "data"
@@ -53,11 +60,7 @@ def test_every_normaliser_in_one_pass(file: Path) -> None:
     assert measures["char"]["right"] == 3
     assert measures["char"]["accuracy"] == 0.75
     assert measures["sum"]["chance"] == 0.5
-    assert head["setup"] == {
-        "scoring": "likelihood",
-        "unconditional": None,
-        "model": None,
-    }
+    assert head["setup"] == {"scoring": "likelihood", "unconditional": None}
     by_name = {record["qid"]: record for record in records}
     assert by_name["q0"]["scores"]["char"] == pytest.approx([-0.75, -0.025])
     assert by_name["q0"]["picked"] == dict.fromkeys(measures, 1)
@@ -106,23 +109,76 @@ def test_a_run_goes_on_where_it_ended(file: Path) -> None:
 
 def test_results_of_another_run_are_not_mixed_in(file: Path) -> None:
     assert run(FakeServer(), file)[0].exit_code == 0
-    for words in (["--scoring", "label"], ["--unconditional", "A:"]):
+    for words, told in (
+        (
+            ["--scoring", "label"],
+            "is of --scoring likelihood, this run has --scoring l",
+        ),
+        (
+            ["--unconditional", "A:"],
+            "is of no --unconditional, this run has --unconditional A:",
+        ),
+    ):
         done, lines = run(FakeServer(), file, *words)
         assert done.exit_code == 2
-        assert "restart, or name another file" in done.stderr
+        assert f"out.jsonl' {told}" in done.stderr
+        assert "give --output another FILE, or --restart to throw it" in done.stderr
         assert len(lines) == 5
     more = file.read_text().splitlines()
     changed = json.loads(more[0]) | {"document": "Another."}
     file.write_text("\n".join([json.dumps(changed), *more[1:]]))
+    assert "answers question 'q0' as it was before" in run(FakeServer(), file)[0].stderr
+    file.write_text("\n".join(more[1:]))
+    done, lines = run(FakeServer(), file)
+    assert "answers question 'q0', which is not asked any more" in done.stderr
+    assert len(lines) == 5
+
+
+def test_results_without_an_answer_bind_to_nothing(file: Path) -> None:
+    head = {"radixflow_eval": 1, "setup": {"scoring": "label", "unconditional": "x"}}
+    (file.parent / "out.jsonl").write_text(json.dumps(head) + "\n")
+    done, lines = run(FakeServer(), file)
+    assert done.exit_code == 0, done.output
+    assert lines[0]["setup"]["scoring"] == "likelihood"
+
+
+@pytest.mark.parametrize("content", [b'["no results"]\n', b"\xff\n", b"precious"])
+def test_what_is_no_results_file_is_never_thrown_away(
+    file: Path, content: bytes
+) -> None:
+    path = file.parent / "out.jsonl"
+    path.write_bytes(content)
+    for words in ([], ["--restart"]):
+        command = ["eval", str(file), "--output", str(path), *words]
+        done = RUN.invoke(cli.app, command)
+        assert done.exit_code == 2
+        assert "holds no results of this command" in done.stderr
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("record", ["{}", "[]", "7", '{"qid": "q0"}', None])
+def test_a_results_file_that_was_damaged(file: Path, record: str | None) -> None:
+    _, lines = run(FakeServer(), file)
+    path = file.parent / "out.jsonl"
+    record = record or json.dumps(lines[1] | {"scores": {}})
+    path.write_text(path.read_text() + record + "\n")
     done, _ = run(FakeServer(), file)
-    assert "'question': 'q0'" in done.stderr
-    (file.parent / "out.jsonl").write_text('["no results"]\n')
-    assert "holds ['no results']" in run(FakeServer(), file)[0].stderr
-    (file.parent / "out.jsonl").write_bytes(b"\xff\n")
-    done = RUN.invoke(
-        cli.app, ["eval", str(file), "--output", str(file.parent / "out.jsonl")]
-    )
-    assert "holds no results" in done.stderr
+    assert done.exit_code == 2
+    assert "holds no results of this command" in done.stderr
+
+
+def test_the_question_file_is_not_written_over(file: Path) -> None:
+    asked = file.read_text()
+    for words in (
+        ["--output", str(file), "--restart"],
+        ["--report", str(file), "--output", str(file.parent / "out.jsonl")],
+    ):
+        done = RUN.invoke(cli.app, ["eval", str(file), *words])
+        assert done.exit_code == 2
+        assert "that is the question file" in done.stderr
+    done, _ = run(FakeServer(), file, "--report", str(file.parent / "out.jsonl"))
+    assert "that is the results file" in done.stderr
+    assert file.read_text() == asked
 
 
 def test_another_model_does_not_go_on(file: Path) -> None:
@@ -130,10 +186,164 @@ def test_another_model_does_not_go_on(file: Path) -> None:
     server = FakeServer()
     assert run(server, file, "--limit", "1")[0].exit_code == 0
     assert not server.requests
-    done, lines = run(FakeServer(model="other"), file)
+    other = FakeServer(model="other")
+    done, lines = run(other, file)
     assert done.exit_code == 2
-    assert "are of the model 'fake', and the server has 'other'" in done.stderr
+    assert "is of the model 'fake', and this run is of 'other'" in done.stderr
     assert len(lines) == 3
+    assert not other.requests
+
+
+def test_earlier_results_are_of_the_model_that_is_served_now(file: Path) -> None:
+    report = file.parent / "report.html"
+    assert run(FakeServer(), file)[0].exit_code == 0
+    done, _ = run(FakeServer(), file, "--fail-under", "char=0")
+    assert done.exit_code == 0
+    assert "answered by fake, all 4 from earlier results" in done.stdout
+    done, _ = run(FakeServer(model="new"), file, "--fail-under", "char=0")
+    assert done.exit_code == 2
+    # Where no server says so, the figures are shown, and are no success.
+    words = ["--base-url", "http://127.0.0.1:9", "--fail-under", "char=0"]
+    words += ["--output", str(file.parent / "out.jsonl"), "--report", str(report)]
+    done = RUN.invoke(cli.app, ["eval", str(file), *words])
+    assert done.exit_code == 1
+    assert "maybe not of the model it has now" in done.stderr
+    assert "all 4 from earlier results" in done.stdout
+    assert "ConnectError" in report.read_text()
+    done = RUN.invoke(cli.app, ["eval", str(file), *words, "--json"])
+    assert done.exit_code == 1
+    told = json.loads(done.stdout)
+    assert (told["model"], told["earlier"], told["failed"]) == ("fake", 4, 0)
+    assert "ConnectError" in told["stopped"]
+
+
+def test_a_model_that_is_not_served_is_refused_once(file: Path) -> None:
+    server = FakeServer()
+    done, lines = run(server, file, "--model", "none")
+    assert done.exit_code == 2
+    assert done.stderr.count("the server serves 'fake'") == 1
+    assert (len(server.requests), lines) == (0, [])
+    assert run(FakeServer(), file, "--model", "fake")[0].exit_code == 0
+    assert run(FakeServer(), file)[0].exit_code == 0
+
+
+def test_a_server_that_is_down_is_one_sentence(file: Path) -> None:
+    output = str(file.parent / "out.jsonl")
+    words = ["eval", str(file), "--base-url", "http://127.0.0.1:9", "--output", output]
+    done = RUN.invoke(cli.app, words)
+    assert done.exit_code == 1
+    assert done.stderr.count("radixflow:") == done.stderr.count("ConnectError") == 1
+    assert done.stdout == ""
+
+
+def test_a_server_that_hangs_is_not_waited_for(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Hanging(FakeServer):
+        async def __call__(self, *_: Any) -> None:
+            await anyio.sleep(60)
+
+    monkeypatch.setattr(run_room, "LOOK", 0.2)
+    done, _ = run(Hanging(), file)
+    assert done.exit_code == 1
+    assert "did not say within 0.2 s what it serves" in done.stderr
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    row = {"question": "Where?", "options": ["Rome", "Oslo"], "gold": 1}
+    rows = [{**row, "document": f"D{n}.", "qid": f"q{n}"} for n in range(200)]
+    path = tmp_path / "many.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_a_server_that_dies_ends_the_run(many: Path) -> None:
+    class Dying(FakeServer):
+        """Answers 40 questions, then as a router does whose server is gone."""
+
+        async def _branches(self, *words: Any) -> None:
+            if len(self.requests) > 40:
+                gone = Fault(status=502, headers={"Retry-After": "0"})
+                self.faults.append(gone)
+            await super()._branches(*words)
+
+    server = Dying()
+    done, lines = run(server, many, "--concurrency", "4")
+    assert done.exit_code == 1
+    assert 35 < len(lines) - 1 < 45
+    assert len(server.requests) < 100
+    assert done.stderr.count("answered 502") == 1
+    assert "4 questions in a row found no server that answers" in done.stderr
+    assert f"{len(lines) - 1} of 200 are in" in done.stderr
+    assert "the same command" in done.stderr
+    done, lines = run(FakeServer(), many)
+    assert done.exit_code == 0
+    assert len(lines) == 201
+
+
+def test_a_connection_that_is_gone_ends_the_run(many: Path) -> None:
+    questions = read_questions(many)
+    setup = Setup()
+    with (
+        ExitStack() as server,
+        Results(many.parent / "out.jsonl", setup, questions) as results,
+    ):
+        settings = read_settings(
+            base_url=server.enter_context(FakeServer().listen_in_thread()),
+            api_key=None,
+            timeout=None,
+            retry=RetryPolicy(initial=0.01),
+            max_connections=4,
+        )
+        with pytest.raises(APIConnectionError, match="4 questions in a row"):
+            evaluate(settings, questions, setup, results, done=server.close)
+    assert 1 <= len(results.records) < 20
+    assert 4 <= len(results.failures) < 20
+
+
+def test_ctrl_c_is_one_line(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Results.add
+    monkeypatch.setattr(Results, "add", lambda self, *words: _third(self, kept, *words))
+    done, lines = run(FakeServer(), many)
+    assert done.exit_code == 130
+    assert len(lines) == 1 + 3
+    assert "radixflow: stopped; 3 of 200 are in" in done.stderr
+    assert "the same command" in done.stderr
+    assert done.stdout == ""
+
+
+def _third(results: Results, add: Any, *words: Any) -> None:
+    add(results, *words)
+    if len(results.records) == 3:
+        raise KeyboardInterrupt
+
+
+def test_a_folder_is_not_taken_for_its_results(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "f.2"
+    folder.mkdir()
+    (folder / "q.jsonl").write_text(file.read_text())
+    monkeypatch.chdir(folder)
+    server = FakeServer()
+    for _ in range(2):
+        with server.listen_in_thread() as url:
+            done = RUN.invoke(cli.app, ["eval", ".", "--base-url", url])
+        assert done.exit_code == 0, done.output
+        assert "4 of 4 questions of f.2" in done.stdout
+    assert len(server.requests) == 4
+    assert {path.name for path in folder.iterdir()} == {"q.jsonl", "f.2.results.jsonl"}
+
+
+def test_what_is_odd_in_a_file_is_told(file: Path) -> None:
+    odd = {"document": "D.", "question": "Q?", "options": ["a", "a", "b"], "gold": 2}
+    file.write_text(file.read_text() + json.dumps(odd) + "\n")
+    done, lines = run(FakeServer(), file)
+    assert done.exit_code == 0
+    assert "note: " in done.stderr
+    assert "asked.jsonl:5: option 'a' is there twice" in done.stderr
+    assert len(lines) == 6
 
 
 @pytest.mark.parametrize(
@@ -144,18 +354,28 @@ def test_a_limit_decides_the_exit_status(file: Path, limit: str, status: int) ->
     server = FakeServer({"Oslo": -0.1, "Rome": -3.0, "Paris": -0.2})
     done, _ = run(server, file, "--fail-under", limit, "--fail-under", "mean=0.1")
     assert done.exit_code == status
-    assert ("is under" in done.stderr) is bool(status)
+    name, _, least = limit.partition("=")
+    told = f"radixflow: {name} is 0.75 (3 of 4), under {least}"
+    assert (told in done.stderr) is bool(status)
+
+
+def test_of_two_limits_the_higher_one_counts(file: Path) -> None:
+    server = FakeServer({"Oslo": -0.1, "Rome": -3.0, "Paris": -0.2})
+    words = ["--fail-under", "char=0.9", "--fail-under", "char=0.1"]
+    assert run(server, file, *words)[0].exit_code == cli.BELOW
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (["--fail-under", "char"], "fail-under is 'char'"),
-        (["--fail-under", "char=60"], "write NORMALISER=ACCURACY"),
+        (["--fail-under", "char=60"], "the accuracy from 0 to 1"),
         (["--fail-under", "pmi=0.5"], "this run has sum, mean, char, byte"),
+        (["--unconditional", ""], "unconditional is ''"),
+        (["--unconditional", "A:", "--scoring", "label"], "has no use for it"),
     ],
 )
-def test_a_limit_that_cannot_be_is_refused_first(
+def test_what_cannot_be_is_refused_first(
     file: Path, words: list[str], told: str
 ) -> None:
     done, lines = run(FakeServer(), file, *words)
@@ -177,22 +397,74 @@ def test_all_failed_is_no_figure(file: Path) -> None:
     faults = [Fault(status=422, code="invalid_request")] * 4
     done, _ = run(FakeServer(faults=faults), file, "--json")
     assert done.exit_code == 1
-    assert json.loads(done.stdout) == {"failed": 4, "measures": {}}
+    assert json.loads(done.stdout) == {
+        "model": None,
+        "questions": 4,
+        "answered": 0,
+        "earlier": 0,
+        "failed": 4,
+        "stopped": None,
+        "measures": {},
+    }
 
 
-def test_a_report_that_cannot_be_written_loses_nothing(file: Path) -> None:
+def test_a_report_that_cannot_be_written_is_refused_first(file: Path) -> None:
     report = str(file.parent / "none" / "report.html")
-    done, lines = run(FakeServer(), file, "--report", report)
+    server = FakeServer()
+    done, lines = run(server, file, "--report", report)
     assert done.exit_code == 2
-    assert "No such file or directory; the results are in" in done.stderr
+    assert f"report is {report!r}: No such file or directory" in done.stderr
+    assert (len(server.requests), lines) == (0, [])
+
+
+def test_a_report_that_cannot_be_written_after_all_loses_nothing(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = file.parent / "report.html"
+    monkeypatch.setattr(cli, "_check_writable", lambda path: path.mkdir())
+    done, lines = run(FakeServer(), file, "--report", str(report))
+    assert done.exit_code == 2
+    assert f"report {str(report)!r}: Is a directory" in done.stderr
+    assert "4 of 4 questions" in done.stdout
     assert len(lines) == 5
 
 
-def test_many_failures_are_counted(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "SHOWN_FAILURES", 1)
+def test_like_failures_are_told_once(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     faults = [Fault(status=422, code="invalid_request")] * 4
     done, _ = run(FakeServer(faults=faults), file)
-    assert "3 more questions failed" in done.stderr
+    assert done.stderr.count("answered 422") == 1
+    assert "4 questions (q" in done.stderr
+    monkeypatch.setattr(cli, "SHOWN", 1)
+    faults[0] = Fault(status=413, code="invalid_request")
+    done, _ = run(FakeServer(faults=faults), file)
+    assert "1 more reasons of failures" in done.stderr
+
+
+def test_the_report_says_what_failed_and_what_was_wrong(file: Path) -> None:
+    report = file.parent / "report.html"
+    server = FakeServer(
+        {"Oslo": -0.1, "Rome": -3.0, "Paris": -0.2},
+        faults=[Fault(status=422, code="invalid_request")],
+    )
+    words = ["--report", str(report), "--concurrency", "1", "--unconditional", "A:"]
+    done, _ = run(server, file, *words)
+    assert done.exit_code == 1
+    assert f"report in {report}" in done.stdout
+    text = report.read_text()
+    for told in (
+        "3 of 4 questions of asked.jsonl, answered by fake",
+        "<th>scoring<td>likelihood",
+        "<th>unconditional text<td>&#x27;A:&#x27;",
+        "<th>chance",
+        ">accuracy</text>",
+        "<h2>1 failed</h2>",
+        "answered 422",
+        "<td>q3<td>Where?<td>Rome<td>Oslo (sum, mean, char, byte",
+    ):
+        assert told in text, told
+    assert f"{datetime.now(UTC):%Y-%m-%d}" in text
 
 
 def test_the_excerpts_are_asked(tmp_path: Path) -> None:

@@ -1,0 +1,158 @@
+"""What a run came to: for the terminal, for programs and for the page.
+
+This room must not ask a server, and must not write anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from radixflow_sdk.evals.files import Question
+from radixflow_sdk.evals.measures import Measures, measure
+from radixflow_sdk.evals.run import Results, Setup
+from radixflow_sdk.types import Normalize
+
+__all__ = ["Summary", "Wrong", "summarise"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wrong:
+    """A question that a normaliser picked a wrong option of.
+
+    Attributes:
+        qid: Its name.
+        question: Its text.
+        right: The right option.
+        picks: For each wrong option that was picked, the normalisers that did.
+    """
+
+    qid: str
+    question: str
+    right: str
+    picks: Mapping[str, tuple[Normalize, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """One run.
+
+    Attributes:
+        name: What was asked: the file's name.
+        results: Where the answers are.
+        setup: What decided the numbers.
+        model: The model that answered; None where none did.
+        made: When this was made, UTC.
+        questions: How many there are.
+        answered: How many have an answer.
+        earlier: How many of these had one before this run.
+        failures: For each reason, the names of the questions that failed for it.
+        stopped: Why the server was asked no more, or not at all; None where it was.
+        measures: Under every normaliser; empty without an answer.
+        wrong: In the order of the questions.
+    """
+
+    name: str
+    results: str
+    setup: Setup
+    model: str | None
+    made: datetime
+    questions: int
+    answered: int
+    earlier: int
+    failures: Mapping[str, Sequence[str]]
+    stopped: str | None
+    measures: Mapping[Normalize, Measures]
+    wrong: Sequence[Wrong]
+
+    @property
+    def failed(self) -> int:
+        """Questions that failed in this run."""
+        return sum(map(len, self.failures.values()))
+
+    @property
+    def told(self) -> str:
+        """One sentence: how many, of what, by whom, and from when."""
+        who = "" if self.model is None else f", answered by {self.model}"
+        since = ""
+        if self.earlier:
+            all_ = "all " if self.earlier == self.answered else ""
+            since = f", {all_}{self.earlier} from earlier results"
+        return (
+            f"{self.answered} of {self.questions} questions of {self.name}{who}{since}"
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """The figures, for programs; which questions were wrong is in the results."""
+        return {
+            "model": self.model,
+            "questions": self.questions,
+            "answered": self.answered,
+            "earlier": self.earlier,
+            "failed": self.failed,
+            "stopped": self.stopped,
+            "measures": {name: asdict(found) for name, found in self.measures.items()},
+        }
+
+
+def summarise(
+    name: str,
+    setup: Setup,
+    questions: Sequence[Question],
+    results: Results,
+    *,
+    stopped: str | None = None,
+) -> Summary:
+    """What a run came to.
+
+    Args:
+        name: What was asked.
+        setup: What decided the numbers.
+        questions: Those that count.
+        results: The answers; others' among them do not count.
+        stopped: Why the server was not asked to the end.
+    """
+    answered = [question for question in questions if question.qid in results.records]
+    records = [results.records[question.qid] for question in answered]
+    failures: dict[str, list[str]] = {}
+    for failure in results.failures:
+        failures.setdefault(str(failure.error), []).append(failure.qid)
+    return Summary(
+        name=name,
+        results=str(results.path),
+        setup=setup,
+        model=results.model,
+        made=datetime.now(UTC),
+        questions=len(questions),
+        answered=len(records),
+        earlier=sum(question.qid in results.earlier for question in answered),
+        failures=failures,
+        stopped=stopped,
+        measures={
+            name: measure(
+                (record["scores"][name], record["gold"]) for record in records
+            )
+            for name in (setup.normalisers if records else ())
+        },
+        wrong=tuple(
+            wrong
+            for question, record in zip(answered, records, strict=True)
+            if (wrong := _wrong(question, record["picked"], setup)).picks
+        ),
+    )
+
+
+def _wrong(question: Question, picked: Mapping[str, int], setup: Setup) -> Wrong:
+    picks: dict[str, tuple[Normalize, ...]] = {}
+    for name in setup.normalisers:
+        if picked[name] != question.gold:
+            option = question.options[picked[name]]
+            picks[option] = (*picks.get(option, ()), name)
+    return Wrong(
+        qid=question.qid,
+        question=question.question,
+        right=question.options[question.gold],
+        picks=picks,
+    )
