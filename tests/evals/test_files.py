@@ -1,6 +1,8 @@
 """Multiple-choice files as people have them."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +247,21 @@ def test_another_kind_of_file_is_one_mistake(tmp_path: Path) -> None:
     path.write_text('{"radixflow_eval": 1}\n')
     with pytest.raises(InvalidInputError, match="an evaluation's results"):
         read_questions(path)
+
+
+def test_the_converter_of_the_docs(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text()
+    program = page.partition("```python\n")[2].partition("```")[0]
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        input="document,question,gold,option0,option1,option2\nD.,Q?,1,x,y,\n",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (tmp_path / "q.jsonl").write_text(done.stdout)
+    (question,) = read_questions(tmp_path / "q.jsonl")
+    assert (question.options, question.gold) == (("x", "y"), 1)
 
 
 def test_ids_are_the_same_from_wherever_a_file_is_read(
