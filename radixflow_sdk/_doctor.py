@@ -24,7 +24,9 @@ T = TypeVar("T")
 
 # As long as a page or two: several matches long, and well inside any context.
 SAMPLE = "The river runs past the old mill and on to the harbour of the town. " * 60
-_OPTIONS = ("yes", "no")
+# Of two tokens each: those of one token are read together, without a request of
+# their own, and tell nothing of the cache.
+_OPTIONS = ("yes it", "no it")
 
 # Cold and cached scores are computed in other shapes; in bf16 this much is rounding.
 _ROUNDING = 0.25
@@ -35,13 +37,13 @@ class Finding:
     """One thing that was looked at.
 
     Attributes:
-        level: ``ok``; ``note`` for what may be meant so; ``bad`` for what needs a
-            change.
+        level: ``ok``; ``note`` for what may be meant so; ``warn`` for what costs speed
+            on a server that is well; ``bad`` for what needs a change.
         what: What was seen.
         change: What to change.
     """
 
-    level: Literal["ok", "note", "bad"]
+    level: Literal["ok", "note", "warn", "bad"]
     what: str
     change: str = ""
 
@@ -73,11 +75,15 @@ async def examine(
         timeout=settings.timeouts,
         retry=settings.retry,
     ) as client:
-        names, finding = await _ask(transport.models, "answers and serves")
+        names, finding = await _ask(
+            transport.models, "answers and serves", "does not answer as a vLLM server"
+        )
         yield finding
         if names is None:
             return
-        stats, finding = await _ask(transport.stats, "has the plug-in")
+        stats, finding = await _ask(
+            transport.stats, "has the plug-in", "does not show that it has the plug-in"
+        )
         yield finding
         for finding in [] if stats is None else look_at_stats(stats):
             yield finding
@@ -86,7 +92,9 @@ async def examine(
         results = []
         for which in ("a new document", "the same document again"):
             score = partial(client.score_candidates, text, _OPTIONS, cache_salt=salt)
-            result, finding = await _ask(score, f"scores {which}")
+            result, finding = await _ask(
+                score, f"scores {which}", f"does not score {which}"
+            )
             yield finding
             if result is None:
                 return
@@ -97,13 +105,13 @@ async def examine(
 
 
 async def _ask(
-    question: Callable[[], Awaitable[T]], good: str
+    question: Callable[[], Awaitable[T]], good: str, bad: str
 ) -> tuple[T | None, Finding]:
     began = time.perf_counter()
     try:
         answer = await question()
     except RadixFlowError as error:
-        return None, Finding(level="bad", what=f"not so: {good}", change=str(error))
+        return None, Finding(level="bad", what=bad, change=str(error))
     spent = 1000 * (time.perf_counter() - began)
     named = f" {', '.join(answer)}" if isinstance(answer, tuple) else ""
     return answer, Finding(level="ok", what=f"{good}{named} ({spent:.0f} ms)")
@@ -140,23 +148,7 @@ def look_at_results(
     cold: ScoreResult, warm: ScoreResult, settings: Mapping[str, Any]
 ) -> list[Finding]:
     """What two answers about one document tell, of its length and of reuse."""
-    tokens, unit = warm.document_tokens, settings.get("match_unit")
-    block = settings.get("block_size")
-    findings = []
-    if isinstance(unit, int) and isinstance(block, int):
-        findings.append(_look_at_length(tokens, unit, block))
-    cached, prompt = warm.usage.cached_tokens, warm.usage.prompt_tokens
-    reuse = (
-        f"{cached / max(prompt, 1):.0%} of the repeated document's tokens were reused"
-    )
-    if cached == 0:
-        change = "use documents longer than the match unit, or serve with a smaller one"
-        findings.append(Finding(level="bad", what=reuse, change=change))
-    elif isinstance(unit, int) and cached < (tokens - 2 * unit) * len(_OPTIONS):
-        change = "see whether the cache is too small (--gpu-memory-utilization)"
-        findings.append(Finding(level="note", what=reuse, change=change))
-    else:
-        findings.append(Finding(level="ok", what=reuse))
+    findings = _look_at_reuse(warm, settings)
     apart = _difference(cold, warm)
     what = f"cold and cached scores differ by at most {apart:.3f} nat"
     if apart > _ROUNDING:
@@ -167,17 +159,51 @@ def look_at_results(
     return findings
 
 
-def _look_at_length(tokens: int, unit: int, block: int) -> Finding:
-    what = (
-        f"the document has {tokens} tokens; a branch resumes at multiples of {unit}, "
-        f"and a block has {block}"
+def _look_at_reuse(warm: ScoreResult, settings: Mapping[str, Any]) -> list[Finding]:
+    if warm.route != "branches":
+        what = "how much of a repeated document is reused only the plug-in tells"
+        return [Finding(level="note", what=what)]
+    tokens, unit = warm.document_tokens, _count(settings, "match_unit")
+    cached = min(candidate.cached_tokens for candidate in warm.candidates)
+    length = f"the document has {tokens} tokens"
+    reuse = (
+        f"{cached} of the repeated document's {tokens} tokens were reused "
+        f"({cached / max(tokens, 1):.0%})"
     )
-    if tokens < unit:
+    most = None
+    if unit is not None:
+        # The last token is computed again: an option's first score is in its row.
+        most = max(warm.shared_tokens - 1, 0) // unit * unit
+        length += f"; a branch resumes at multiples of {unit}"
+    if block := _count(settings, "block_size"):
+        length += f", and a block has {block}"
+    if most == 0:
         change = (
-            f"nothing of it can be reused: serve with --prefix-match-unit < {tokens}"
+            "every branch computes all of so short a document: the server is well, and "
+            f"reuses what documents of more than {unit} tokens have in common"
         )
-        return Finding(level="bad", what=what, change=change)
-    return Finding(level="ok", what=what)
+        return [
+            Finding(level="warn", what=f"{length}: too short to reuse", change=change),
+            Finding(level="ok", what=f"{reuse}, as it must be of one so short"),
+        ]
+    findings = [] if most is None else [Finding(level="ok", what=length)]
+    if cached == 0:
+        change = (
+            "every branch computes the whole document: mend what is BAD above, or give "
+            "the cache more room (--gpu-memory-utilization, --kv-cache-memory-bytes)"
+        )
+        findings.append(Finding(level="bad", what=reuse, change=change))
+    elif unit and most and cached < most - unit:
+        change = "see whether the cache is too small (--gpu-memory-utilization)"
+        findings.append(Finding(level="warn", what=reuse, change=change))
+    else:
+        findings.append(Finding(level="ok", what=reuse))
+    return findings
+
+
+def _count(settings: Mapping[str, Any], name: str) -> int | None:
+    value = settings.get(name)
+    return value if isinstance(value, int) and value > 0 else None
 
 
 def _difference(cold: ScoreResult, warm: ScoreResult) -> float:

@@ -10,17 +10,19 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
+from importlib import metadata
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import anyio
 
 from radixflow_sdk._bench import Figures, Load, measure
-from radixflow_sdk._config import Settings, read_settings
+from radixflow_sdk._config import DEFAULT_BASE_URL, Settings, read_settings
 from radixflow_sdk._doctor import examine
 from radixflow_sdk.evals.files import Question, read_questions
 from radixflow_sdk.evals.measures import Measures
@@ -42,6 +44,7 @@ try:
     )
     from rich.table import Table
     from rich.text import Text
+    from typer.core import TyperCommand
 except ModuleNotFoundError as missing:
     raise SystemExit(
         f"The command line needs {missing.name}: pip install 'radixflow-sdk[cli]'."
@@ -82,8 +85,84 @@ INTERRUPTED = 130
 
 SHOWN = 10
 
+_LEVELS = {"ok": "  ok", "note": "note", "warn": "WARN", "bad": " BAD"}
 
-@app.command("score")
+_SERVER = (
+    f"The server; else RADIXFLOW_BASE_URL, else {DEFAULT_BASE_URL}. "
+    "RADIXFLOW_API_KEY has its key."
+)
+_BaseUrl = Annotated[
+    str | None, typer.Option("--base-url", metavar="URL", help=_SERVER)
+]
+_Url = Annotated[str | None, typer.Argument(metavar="URL", help=_SERVER)]
+_AlsoUrl = Annotated[
+    str | None, typer.Option("--base-url", metavar="URL", help="The same as URL.")
+]
+
+_STANDS_FOR = {
+    "url": "base_url",
+    "option": "options",
+    "concurrency": "max_connections",
+    "timeout": "timeout.total",
+}
+"""What the SDK calls that which a parameter here has another name for."""
+_NAMED = re.compile(r"Timeouts\.total|[a-z_]+(?==')")
+
+
+class _Command(TyperCommand):
+    """A command whose errors are one sentence each and an exit status."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except RadixFlowError as error:
+            field = error.field if isinstance(error, InvalidInputError) else None
+            told = _in_flags(str(error), ctx, field or "")
+            typer.echo(f"radixflow: {told}", err=True)
+            raise typer.Exit(1 if field is None else 2) from None
+
+
+def _in_flags(told: str, context: typer.Context, field: str = "") -> str:
+    """A sentence of the SDK's with the command's flags for the SDK's parameters.
+
+    Args:
+        told: The sentence.
+        context: The command.
+        field: The parameter that the sentence begins with, if it does.
+    """
+    names = {"api_key": "RADIXFLOW_API_KEY"}
+    for one in context.command.params:
+        own, is_flag = str(one.name), one.opts[0].startswith("-")
+        flag = one.opts[0] if is_flag else str(one.metavar)
+        names = {own: flag, _STANDS_FOR.get(own, own): flag} | names
+    name = field.partition("[")[0]
+    if name in names and told.startswith(field):
+        rest = told[len(field) :]
+        missing = rest.startswith(" is None;")
+        told = names[name] + (rest.replace("None", "missing", 1) if missing else rest)
+    names["Timeouts.total"] = names.get("timeout.total", "Timeouts.total")
+    return _NAMED.sub(lambda found: names.get(found[0], found[0]), told)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"radixflow {metadata.version('radixflow-sdk')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _radixflow(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_show_version, help="Say which it is."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command("score", cls=_Command)
 def score(
     document: Annotated[
         Path,
@@ -92,7 +171,7 @@ def score(
             "not part of the document."
         ),
     ],
-    option: Annotated[list[str], typer.Option(help="A candidate; give two or more.")],
+    option: Annotated[list[str], typer.Option(help="A candidate; repeatable.")],
     question: Annotated[str | None, typer.Option(help="Asked after it.")] = None,
     scoring: Annotated[ScoringName, typer.Option()] = ScoringName.likelihood,
     normalize: Annotated[NormalizeName, typer.Option()] = NormalizeName.sum,
@@ -100,39 +179,33 @@ def score(
         str | None,
         typer.Option(help="For pmi: what an option follows without the document."),
     ] = None,
-    base_url: Annotated[
-        str | None, typer.Option(help="The server; else RADIXFLOW_BASE_URL.")
-    ] = None,
+    base_url: _BaseUrl = None,
     model: Annotated[str | None, typer.Option(help="A served model.")] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds in total.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
 ) -> None:
     """Rank candidates for one document."""
-    try:
-        text = _read(document)
-        with RadixFlow(base_url, model=model, timeout=timeout) as client:
-            result = client.score_candidates(
-                text,
-                option,
-                question=question,
-                scoring=scoring.value,
-                normalize=normalize.value,
-                unconditional=unconditional,
-            )
-    except RadixFlowError as error:
-        typer.echo(f"radixflow: {error}", err=True)
-        raise typer.Exit(2 if isinstance(error, InvalidInputError) else 1) from None
+    text = _read(document)
+    with RadixFlow(base_url, model=model, timeout=timeout) as client:
+        result = client.score_candidates(
+            text,
+            option,
+            question=question,
+            scoring=scoring.value,
+            normalize=normalize.value,
+            unconditional=unconditional,
+        )
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(result), ensure_ascii=False))
     else:
         _show(result)
 
 
-@app.command("doctor")
+@app.command("doctor", cls=_Command)
 def doctor(
-    base_url: Annotated[
-        str | None, typer.Argument(help="The server; else RADIXFLOW_BASE_URL.")
-    ] = None,
+    context: typer.Context,
+    url: _Url = None,
+    base_url: _AlsoUrl = None,
     document: Annotated[
         Path | None,
         typer.Option(help="Text file of the length that you will use, '-' for stdin."),
@@ -142,33 +215,38 @@ def doctor(
 ) -> None:
     """Look at a server: what is wrong with it, and what to change.
 
-    Ends with 0 where nothing is bad, with 1 where something is.
+    Ends with 0 where nothing is bad, with 1 where something is; a WARN costs only
+    speed.
     """
+    server = _one_server(url, base_url)
+    text = None if document is None else _read(document)
+    if text == "":
+        raise InvalidInputError(
+            f"document is {str(document)!r}, which is empty; name a file with a text "
+            "of the length that you will use.",
+            field="document",
+            value=str(document),
+        )
 
     async def look() -> bool:
-        text = None if document is None else _read(document)
-        findings = examine(base_url, model=model, document=text, timeout=timeout)
         good = True
-        async for finding in findings:
-            typer.echo(f"{finding.level:>4}  {finding.what}")
+        async for finding in examine(
+            server, model=model, document=text, timeout=timeout
+        ):
+            typer.echo(f"{_LEVELS[finding.level]}  {finding.what}")
             if finding.change:
-                typer.echo(f"      -> {finding.change}")
+                typer.echo(f"      -> {_in_flags(finding.change, context)}")
             good = good and finding.level != "bad"
         return good
 
-    try:
-        good = anyio.run(look)
-    except InvalidInputError as error:
-        typer.echo(f"radixflow: {error}", err=True)
-        raise typer.Exit(2) from None
-    raise typer.Exit(0 if good else 1)
+    raise typer.Exit(0 if anyio.run(look) else 1)
 
 
-@app.command("bench")
+@app.command("bench", cls=_Command)
 def bench(
-    base_url: Annotated[
-        str | None, typer.Argument(help="The server; else RADIXFLOW_BASE_URL.")
-    ] = None,
+    context: typer.Context,
+    url: _Url = None,
+    base_url: _AlsoUrl = None,
     groups: Annotated[int, typer.Option(help="Questions in all.")] = 64,
     options: Annotated[int, typer.Option(help="Candidates a question.")] = 4,
     documents: Annotated[int, typer.Option(help="Distinct documents.")] = 16,
@@ -185,41 +263,38 @@ def bench(
     Of this machine, this client and whatever else the server does meanwhile; ends with
     1 where a question failed.
     """
-    try:
-        load = Load(
-            groups=groups,
-            options=options,
-            documents=documents,
-            words=words,
-            concurrency=concurrency,
-        )
-        settings = read_settings(
-            base_url=base_url,
-            api_key=None,
-            timeout=timeout,
-            retry=None,
-            max_connections=concurrency,
-        )
-        with _bar() as bar:
-            task = bar.add_task("questions", total=groups)
-            figures = anyio.run(
-                lambda: measure(
-                    settings,
-                    load,
-                    model=model,
-                    progress=lambda seen: bar.update(task, completed=seen.done),
-                )
+    load = Load(
+        groups=groups,
+        options=options,
+        documents=documents,
+        words=words,
+        concurrency=concurrency,
+    )
+    settings = read_settings(
+        base_url=_one_server(url, base_url),
+        api_key=None,
+        timeout=timeout,
+        retry=None,
+        max_connections=concurrency,
+    )
+    with _bar() as bar:
+        task = bar.add_task("questions", total=groups)
+        figures = anyio.run(
+            lambda: measure(
+                settings,
+                load,
+                model=model,
+                progress=lambda seen: bar.update(task, completed=seen.done),
             )
-    except RadixFlowError as error:
-        typer.echo(f"radixflow: {error}", err=True)
-        raise typer.Exit(2 if isinstance(error, InvalidInputError) else 1) from None
+        )
     if figures.error is not None:
-        told = f"radixflow: {figures.failed} of {groups} failed; first: {figures.error}"
+        why = _in_flags(figures.error, context)
+        told = f"radixflow: {figures.failed} of {groups} failed; first: {why}"
         typer.echo(told, err=True)
     if as_json:
         both = {"load": dataclasses.asdict(load), "seen": dataclasses.asdict(figures)}
         typer.echo(json.dumps(both))
-    else:
+    elif figures.groups:
         _show_figures(load, figures)
     raise typer.Exit(1 if figures.failed else 0)
 
@@ -263,9 +338,7 @@ def evaluate_file(
     restart: Annotated[
         bool, typer.Option("--restart", help="Begin anew; earlier results are lost.")
     ] = False,
-    base_url: Annotated[
-        str | None, typer.Option(help="The server; else RADIXFLOW_BASE_URL.")
-    ] = None,
+    base_url: _BaseUrl = None,
     model: Annotated[str | None, typer.Option(help="A served model.")] = None,
     concurrency: Annotated[
         int, typer.Option(min=1, help="Questions under way at a time.")
@@ -465,6 +538,17 @@ def main() -> None:
     app()
 
 
+def _one_server(url: str | None, base_url: str | None) -> str | None:
+    if url is not None and base_url is not None:
+        raise InvalidInputError(
+            f"base_url is {url!r} and again {base_url!r}; give one of URL and "
+            "--base-url.",
+            field="base_url",
+            value=base_url,
+        )
+    return url if base_url is None else base_url
+
+
 def _read(path: Path) -> str:
     try:
         raw = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
@@ -576,8 +660,9 @@ def _show_figures(load: Load, seen: Figures) -> None:
     for name, value in (
         (
             "load",
-            f"{load.groups} questions of {load.options} options on {load.documents} "
-            f"documents of {load.words} words, {load.concurrency} at a time",
+            f"{load.groups} questions of {load.options} options on "
+            f"{min(load.documents, load.groups)} documents of {load.words} words, "
+            f"{load.concurrency} at a time",
         ),
         ("answered", f"{seen.groups} in {seen.seconds:.2f} s, by {seen.route or '-'}"),
         ("pace", f"{seen.groups_a_second:.1f} questions a second"),

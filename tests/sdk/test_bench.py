@@ -65,7 +65,12 @@ def test_the_figures(server: tuple[FakeServer, str]) -> None:
 def test_the_table(server: tuple[FakeServer, str]) -> None:
     done = bench(server[1], "--groups", "2", "--words", "3")
     assert done.exit_code == 0
-    for words in ("2 questions of 4 options", "questions a second", "p95", "2.0 rows"):
+    for words in (
+        "2 questions of 4 options on 2 documents",
+        "questions a second",
+        "p95",
+        "2.0 rows",
+    ):
         assert words in " ".join(done.stdout.split())
 
 
@@ -76,6 +81,15 @@ def test_questions_that_fail_are_told(server: tuple[FakeServer, str]) -> None:
     assert done.exit_code == 1
     assert "1 of 3 failed; first: " in done.stderr
     assert "Traceback" not in done.output
+
+
+def test_where_all_failed_there_is_no_table(server: tuple[FakeServer, str]) -> None:
+    fake, url = server
+    fake.faults.extend([None, *2 * [Fault(status=422, code="context_too_long")]])
+    done = bench(url, "--groups", "2", "--words", "3")
+    assert done.exit_code == 1
+    assert "2 of 2 failed; first: " in done.stderr
+    assert done.stdout == ""
 
 
 def test_a_server_that_is_not_there_and_arguments_that_are_wrong() -> None:

@@ -2,7 +2,11 @@ import json
 import runpy
 import subprocess
 import sys
+import threading
 import types
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +15,7 @@ from typer.testing import CliRunner
 
 import radixflow_sdk
 from radixflow_sdk import RadixFlow, RadixFlowClient, cli
-from radixflow_sdk.testing import FakeTransport
+from radixflow_sdk.testing import FakeServer, FakeTransport
 
 RUN = CliRunner()
 
@@ -79,8 +83,101 @@ def test_bad_input_is_a_sentence(tmp_path: Path, document: str) -> None:
     assert "No such file" in done.stderr
     (tmp_path / "latin").write_bytes(b"caf\xe9")
     assert "not UTF-8 at byte 3" in score(str(tmp_path / "latin")).stderr
-    assert "normalize" in score(document, "--normalize", "label").stderr
-    assert "base_url" in score(document, "--base-url", "nowhere").stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--base-url", "nowhere"], "--base-url is 'nowhere'; give something like "),
+        (["--timeout", "0"], "--timeout is 0.0; give a finite number above 0."),
+        (["--option", "", "--normalize", "char"], "--option is ''; it is empty."),
+        (
+            ["--normalize", "label"],
+            "--normalize is 'label'; with --scoring='likelihood' use one of sum, ",
+        ),
+        (
+            ["--normalize", "pmi"],
+            "--unconditional is missing; --normalize='pmi' compares with it, so give "
+            "the context that an option has without the document, such as "
+            "--unconditional='Answer:'.",
+        ),
+        (
+            ["--scoring", "label", "--unconditional", "timeout=9"],
+            "--unconditional is 'timeout=9'; --scoring='label' has no use for it",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("fake")
+def test_what_is_wrong_is_named_as_on_the_command_line(
+    document: str, words: list[str], told: str
+) -> None:
+    done = score(document, *words)
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"radixflow: {told}")
+
+
+def test_a_key_that_is_wrong_is_named_by_its_variable(
+    monkeypatch: pytest.MonkeyPatch, document: str
+) -> None:
+    monkeypatch.setenv("RADIXFLOW_API_KEY", "se\ncret")
+    told = score(document).stderr
+    assert told.startswith("radixflow: RADIXFLOW_API_KEY is empty or has characters")
+    assert "cret" not in told
+
+
+def test_a_limit_is_named_as_on_the_command_line(document: str) -> None:
+    with FakeServer(delay=5).listen_in_thread() as url:
+        done = score(document, "--base-url", url, "--timeout", "0.2")
+    assert done.exit_code == 1
+    assert "the total timeout of 0.2 s; raise --timeout or send less" in done.stderr
+
+
+class Page(BaseHTTPRequestHandler):
+    """A server of pages, as Python's own."""
+
+    def do_GET(self) -> None:
+        self.send_error(404)
+
+    def log_request(self, *args: Any) -> None: ...
+
+    def log_error(self, *args: Any) -> None: ...
+
+
+@pytest.fixture
+def pages() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["doctor", "URL"],
+        ["bench", "--base-url", "URL", "--groups", "1"],
+        ["score", "--base-url", "URL", "--option", "a", "--document", "DOCUMENT"],
+        [
+            *("score", "--base-url", "URL", "--option", "a", "--document", "DOCUMENT"),
+            *("--model", "m"),
+        ],
+    ],
+)
+def test_a_server_of_pages_is_told_from_one_of_models(
+    pages: str, document: str, words: list[str]
+) -> None:
+    for scheme, advice in (
+        ("http", "it is no vLLM server; check host, port and path."),
+        ("https", "the server may speak http, so try http:// in place of https://."),
+    ):
+        given = {"URL": f"{scheme}://{pages}", "DOCUMENT": document}
+        done = RUN.invoke(cli.app, [given.get(word, word) for word in words])
+        assert done.exit_code == 1
+        [line] = [line for line in done.output.splitlines() if pages in line]
+        assert line.endswith(advice)
+        assert "<" not in done.output
 
 
 def test_a_server_that_is_not_there_is_a_sentence(document: str) -> None:
@@ -132,6 +229,25 @@ def test_help_names_all_commands() -> None:
     done = RUN.invoke(cli.app, ["--help"])
     for name in ("score", "serve", "doctor"):
         assert f" {name} " in done.output
+
+
+@pytest.mark.parametrize("command", ["score", "doctor", "bench", "eval"])
+def test_help_says_which_server_is_asked(command: str) -> None:
+    done = RUN.invoke(cli.app, [command, "--help"], env={"COLUMNS": "300"})
+    told = (
+        "--base-url",
+        "RADIXFLOW_BASE_URL",
+        "RADIXFLOW_API_KEY",
+        "http://127.0.0.1:8000",
+    )
+    for words in told:
+        assert words in done.output
+
+
+def test_the_version() -> None:
+    done = RUN.invoke(cli.app, ["--version"])
+    assert done.exit_code == 0
+    assert done.output == f"radixflow {metadata.version('radixflow-sdk')}\n"
 
 
 def test_the_quickstart_runs(
