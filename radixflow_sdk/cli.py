@@ -133,13 +133,13 @@ def _in_flags(told: str, context: typer.Context, field: str = "") -> str:
     names = {"api_key": "RADIXFLOW_API_KEY"}
     for one in context.command.params:
         own, is_flag = str(one.name), one.opts[0].startswith("-")
-        flag = one.opts[0] if is_flag else str(one.metavar)
+        flag = one.opts[0] if is_flag else one.metavar or own.upper()
         names = {own: flag, _STANDS_FOR.get(own, own): flag} | names
-    name = field.partition("[")[0]
-    if name in names and told.startswith(field):
+    name = names.get(field.partition("[")[0])
+    if name and told.startswith(f"{field} "):
         rest = told[len(field) :]
         missing = rest.startswith(" is None;")
-        told = names[name] + (rest.replace("None", "missing", 1) if missing else rest)
+        told = name + (rest.replace("None", "missing", 1) if missing else rest)
     names["Timeouts.total"] = names.get("timeout.total", "Timeouts.total")
     return _NAMED.sub(lambda found: names.get(found[0], found[0]), told)
 
@@ -299,8 +299,9 @@ def bench(
     raise typer.Exit(1 if figures.failed else 0)
 
 
-@app.command("eval")
+@app.command("eval", cls=_Command)
 def evaluate_file(
+    context: typer.Context,
     file: Annotated[
         Path,
         typer.Argument(
@@ -351,34 +352,28 @@ def evaluate_file(
     Ends with 1 where a question failed or the server could not be asked, with 3 where
     an accuracy is under its limit.
     """
-    try:
-        setup = Setup(scoring=scoring.value, unconditional=unconditional)
-        limits = [_read_limit(words, setup) for words in fail_under or ()]
-        settings = read_settings(
-            base_url=base_url,
-            api_key=None,
-            timeout=timeout,
-            retry=None,
-            max_connections=concurrency,
-        )
-        odd: list[str] = []
-        everything = read_questions(file, warn=odd.append)
-        _tell_some([f"note: {told}" for told in odd], "notes")
-        questions = everything[:limit]
-        path = output or Path(f"{_name(file)}.results.jsonl")
-        _check_apart("output", path, {"question file": file})
-        if report is not None:
-            _check_apart(
-                "report", report, {"question file": file, "results file": path}
-            )
-            _check_writable(report)
-        with Results(path, setup, everything, restart=restart) as results:
-            stopped = _ask(settings, questions, setup, results, model=model)
-    except InvalidInputError as error:
-        typer.echo(f"radixflow: {error}", err=True)
-        raise typer.Exit(2) from None
+    setup = Setup(scoring=scoring.value, unconditional=unconditional)
+    limits = [_read_limit(words, setup) for words in fail_under or ()]
+    settings = read_settings(
+        base_url=base_url,
+        api_key=None,
+        timeout=timeout,
+        retry=None,
+        max_connections=concurrency,
+    )
+    odd: list[str] = []
+    everything = read_questions(file, warn=odd.append)
+    _tell_some([f"note: {told}" for told in odd], "notes")
+    questions = everything[:limit]
+    path = output or Path(f"{_name(file)}.results.jsonl")
+    _check_apart("output", path, {"question file": file})
+    if report is not None:
+        _check_apart("report", report, {"question file": file, "results file": path})
+        _check_writable(report)
+    with Results(path, setup, everything, restart=restart) as results:
+        stopped = _ask(settings, questions, setup, results, model=model)
     summary = summarise(file.resolve().name, setup, questions, results, stopped=stopped)
-    _tell_failures(summary)
+    _tell_failures(summary, context)
     if as_json:
         typer.echo(json.dumps(summary.as_json()))
     elif summary.answered:
@@ -445,14 +440,15 @@ def _ask(
 _GOES_ON = "the same command (without --restart) goes on"
 
 
-def _tell_failures(summary: Summary) -> None:
+def _tell_failures(summary: Summary, context: typer.Context) -> None:
     lines = []
     for reason, names in summary.failures.items():
         who = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
+        why = _in_flags(reason, context)
         lines.append(
-            f"{who}: {reason}"
+            f"{who}: {why}"
             if len(names) == 1
-            else f"{len(names)} questions ({who}): {reason}"
+            else f"{len(names)} questions ({who}): {why}"
         )
     _tell_some(lines, "reasons of failures")
     told = summary.stopped
@@ -465,7 +461,7 @@ def _tell_failures(summary: Summary) -> None:
             f"; {summary.answered} of {summary.questions} are in {summary.results}; "
             f"{_GOES_ON}"
         )
-    typer.echo(f"radixflow: {told}", err=True)
+    typer.echo(f"radixflow: {_in_flags(told, context)}", err=True)
 
 
 def _tell_some(lines: Sequence[str], what: str) -> None:
