@@ -370,10 +370,11 @@ def evaluate_file(
     if report is not None:
         _check_apart("report", report, {"question file": file, "results file": path})
         _check_writable(report)
+    again = f"the same command{' without --restart' if restart else ''} goes on"
     with Results(path, setup, everything, restart=restart) as results:
-        stopped = _ask(settings, questions, setup, results, model=model)
+        stopped = _ask(settings, questions, setup, results, model=model, again=again)
     summary = summarise(file.resolve().name, setup, questions, results, stopped=stopped)
-    _tell_failures(summary, context)
+    _tell_failures(summary, context, again=again)
     if as_json:
         typer.echo(json.dumps(summary.as_json()))
     elif summary.answered:
@@ -403,6 +404,7 @@ def _ask(
     results: Results,
     *,
     model: str | None,
+    again: str,
 ) -> str | None:
     """Ask, behind a bar; say why it ended early, where the server could not be asked.
 
@@ -430,17 +432,14 @@ def _ask(
     except KeyboardInterrupt:
         typer.echo(
             f"radixflow: stopped; {done()} of {len(questions)} are in {results.path}; "
-            f"{_GOES_ON}",
+            f"{again}",
             err=True,
         )
         raise typer.Exit(INTERRUPTED) from None
     return None
 
 
-_GOES_ON = "the same command (without --restart) goes on"
-
-
-def _tell_failures(summary: Summary, context: typer.Context) -> None:
+def _tell_failures(summary: Summary, context: typer.Context, *, again: str) -> None:
     lines = []
     for reason, names in summary.failures.items():
         who = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
@@ -459,7 +458,7 @@ def _tell_failures(summary: Summary, context: typer.Context) -> None:
     elif summary.answered:
         told += (
             f"; {summary.answered} of {summary.questions} are in {summary.results}; "
-            f"{_GOES_ON}"
+            f"{again}"
         )
     typer.echo(f"radixflow: {_in_flags(told, context)}", err=True)
 
@@ -584,7 +583,7 @@ def _read_limit(words: str, setup: Setup) -> tuple[Normalize, float]:
         least = -1.0
     if name is None or not 0 <= least <= 1:
         raise InvalidInputError(
-            f"fail-under is {words!r}; write NORMALISER=ACCURACY, such as char=0.6, "
+            f"fail_under is {words!r}; write NORMALISER=ACCURACY, such as char=0.6, "
             f"the accuracy from 0 to 1; this run has {', '.join(setup.normalisers)}.",
             field="fail_under",
             value=words,

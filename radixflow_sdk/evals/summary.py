@@ -13,6 +13,7 @@ from typing import Any
 from radixflow_sdk.evals.files import Question
 from radixflow_sdk.evals.measures import Measures, measure
 from radixflow_sdk.evals.run import Results, Setup
+from radixflow_sdk.exceptions import PartialGroupError, RadixFlowError
 from radixflow_sdk.types import Normalize
 
 __all__ = ["Summary", "Wrong", "summarise"]
@@ -118,7 +119,7 @@ def summarise(
     records = [results.records[question.qid] for question in answered]
     failures: dict[str, list[str]] = {}
     for failure in results.failures:
-        failures.setdefault(str(failure.error), []).append(failure.qid)
+        failures.setdefault(_reason(failure.error), []).append(failure.qid)
     return Summary(
         name=name,
         results=str(results.path),
@@ -142,6 +143,12 @@ def summarise(
             if (wrong := _wrong(question, record["picked"], setup)).picks
         ),
     )
+
+
+def _reason(error: RadixFlowError) -> str:
+    """Why a question failed; of one that broke off, what broke it."""
+    broken = isinstance(error, PartialGroupError) and error.__cause__ is not None
+    return str(error.__cause__ if broken else error)
 
 
 def _wrong(question: Question, picked: Mapping[str, int], setup: Setup) -> Wrong:

@@ -251,7 +251,7 @@ def test_another_kind_of_file_is_one_mistake(tmp_path: Path) -> None:
 
 def test_the_converter_of_the_docs(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text()
-    program = page.partition("```python\n")[2].partition("```")[0]
+    program = page.partition("```py\n")[2].partition("```")[0]
     done = subprocess.run(
         [sys.executable, "-c", program],
         input="document,question,gold,option0,option1,option2\nD.,Q?,1,x,y,\n",

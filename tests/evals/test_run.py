@@ -15,6 +15,7 @@ from radixflow_sdk._config import read_settings
 from radixflow_sdk.evals import run as run_room
 from radixflow_sdk.evals.files import read_questions
 from radixflow_sdk.evals.run import Results, Setup, evaluate
+from radixflow_sdk.evals.summary import summarise
 from radixflow_sdk.testing import FakeServer, Fault
 
 DATA = Path(__file__).parent / "data"
@@ -276,7 +277,7 @@ def test_a_server_that_dies_ends_the_run(many: Path) -> None:
     assert done.stderr.count("answered 502") == 1
     assert "4 questions in a row found no server that answers" in done.stderr
     assert f"{len(lines) - 1} of 200 are in" in done.stderr
-    assert "the same command" in done.stderr
+    assert "the same command goes on" in done.stderr
     done, lines = run(FakeServer(), many)
     assert done.exit_code == 0
     assert len(lines) == 201
@@ -300,16 +301,19 @@ def test_a_connection_that_is_gone_ends_the_run(many: Path) -> None:
             evaluate(settings, questions, setup, results, done=server.close)
     assert 1 <= len(results.records) < 20
     assert 4 <= len(results.failures) < 20
+    reasons = summarise("many", setup, questions, results).failures
+    assert all("ConnectError" in reason for reason in reasons)
+    assert not any("have no score" in reason for reason in reasons)
 
 
 def test_ctrl_c_is_one_line(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = Results.add
     monkeypatch.setattr(Results, "add", lambda self, *words: _third(self, kept, *words))
-    done, lines = run(FakeServer(), many)
+    done, lines = run(FakeServer(), many, "--restart")
     assert done.exit_code == 130
     assert len(lines) == 1 + 3
     assert "radixflow: stopped; 3 of 200 are in" in done.stderr
-    assert "the same command" in done.stderr
+    assert "the same command without --restart goes on" in done.stderr
     assert done.stdout == ""
 
 
@@ -368,7 +372,7 @@ def test_of_two_limits_the_higher_one_counts(file: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--fail-under", "char"], "fail-under is 'char'"),
+        (["--fail-under", "char"], "--fail-under is 'char'"),
         (["--fail-under", "char=60"], "the accuracy from 0 to 1"),
         (["--fail-under", "pmi=0.5"], "this run has sum, mean, char, byte"),
         (["--unconditional", ""], "unconditional is ''"),
