@@ -273,13 +273,16 @@ def _quality(value: Mapping[str, Any], default: str) -> Makers:
 def _quality_question(
     article: Any, item: Mapping[str, Any], doc_id: str, default: str
 ) -> Question:
+    label = _whole("gold_label", item["gold_label"])
+    if label < 1:
+        raise ValueError(f"gold_label is {label}: QuALITY counts from 1")
     return _question(
         qid=item.get("question_unique_id", default),
         doc_id=doc_id,
         document=article,
         question=item["question"],
         options=item["options"],
-        gold=_whole("gold_label", item["gold_label"]) - 1,
+        gold=label - 1,
     )
 
 

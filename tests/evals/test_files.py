@@ -137,7 +137,7 @@ FLAT = {"document": "D.", "question": "Q?", "options": ["x", "y"], "gold": 1}
             changed(
                 QUALITY, questions=[changed(QUALITY["questions"][0], gold_label=0)]
             ),
-            "gold is -1",
+            "gold_label is 0: QuALITY counts from 1",
         ),
     ],
 )
