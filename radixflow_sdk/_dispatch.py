@@ -60,6 +60,9 @@ class Beside:
         return None
 
 
+DEEP = 8.0
+"""Full rounds of work on a server, beyond which a client sends less at a time."""
+
 # One per event loop, and gone with it.
 _LOOP: RunVar[object] = RunVar("radixflow_loop")
 
@@ -67,9 +70,11 @@ _LOOP: RunVar[object] = RunVar("radixflow_loop")
 class AdaptiveLimit:
     """How many groups at a time: halved when the server pushes back, grown when it can.
 
-    A burst of refusals is one push: requests that were sent before the limit was halved
-    do not halve it again. A whole answer adds ``1 / limit``, so that it takes as many
-    answers as groups under way to add one. Pure arithmetic on times that are given.
+    A server pushes back by refusing, or by saying that it has more than `DEEP` rounds
+    of work: more of it would wait there, on the time of its group, and not here. A
+    burst is one push: requests that were sent before the limit was halved do not halve
+    it again. Any other whole answer adds ``1 / limit``: it takes as many answers as
+    groups are under way to add one. Pure arithmetic on times that are given.
 
     Args:
         most: The limit to begin with, and never to exceed.
@@ -88,17 +93,20 @@ class AdaptiveLimit:
         """Groups at a time, at least 1."""
         return int(self._exact)
 
-    def note(self, error: BaseException | None, *, began: float, now: float) -> None:
-        """Learn from one request: when it began, when it ended and how."""
-        if error is None:
+    def note(self, ended: RequestEnded, *, now: float) -> None:
+        """Learn from one request that has just ended."""
+        if _is_push(ended):
+            if now - ended.elapsed >= self._halved_at:
+                self._exact = max(self._exact / 2, 1.0)
+                self._halved_at = now
+        elif ended.error is None:
             self._exact = min(self._exact + 1 / self._exact, self._most)
-        elif _is_push(error) and began >= self._halved_at:
-            self._exact = max(self._exact / 2, 1.0)
-            self._halved_at = now
 
 
-def _is_push(error: BaseException) -> bool:
-    return isinstance(error, APIStatusError) and error.status in (429, 503)
+def _is_push(ended: RequestEnded) -> bool:
+    if isinstance(ended.error, APIStatusError):
+        return ended.error.status in (429, 503)
+    return ended.backlog is not None and ended.backlog > DEEP
 
 
 class Dispatcher:
@@ -232,8 +240,7 @@ class Dispatcher:
     ) -> AsyncGenerator[BranchEvent, None]:
         def learn(event: RequestSent | RequestEnded) -> None:
             if isinstance(event, RequestEnded):
-                now = anyio.current_time()
-                self._adaptive.note(event.error, began=now - event.elapsed, now=now)
+                self._adaptive.note(event, now=anyio.current_time())
                 if self._turns().total_tokens != self._adaptive.limit:
                     self._turns().total_tokens = self._adaptive.limit
             emit(event)

@@ -245,9 +245,14 @@ class BranchFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupCompleted:
-    """Every branch has been answered."""
+    """Every branch has been answered.
+
+    ``backlog`` is what the server still had to do for groups then, in full rounds; None
+    where it does not say.
+    """
 
     usage: GroupUsage
+    backlog: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

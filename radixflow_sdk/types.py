@@ -520,6 +520,8 @@ class RequestEnded:
         elapsed: Seconds since it was sent.
         error: Why it failed, or the cancellation that ended it; None where its answer
             is whole.
+        backlog: What the server still had to do for groups, in full rounds; None where
+            it did not say.
     """
 
     group_id: str
@@ -527,6 +529,7 @@ class RequestEnded:
     attempt: int
     elapsed: float
     error: BaseException | None
+    backlog: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

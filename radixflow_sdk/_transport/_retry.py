@@ -89,7 +89,8 @@ class RetryingTransport:
         try:
             async for attempt in attempts:
                 sent = progress.next_request()
-                with attempt, self._told(sent, attempt.retry_state.attempt_number):
+                number = attempt.retry_state.attempt_number
+                with attempt, self._told(sent, number, progress):
                     try:
                         async with aclosing(self._inner.stream(sent)) as events:
                             async for event in events:
@@ -115,7 +116,9 @@ class RetryingTransport:
         await self._inner.aclose()
 
     @contextmanager
-    def _told(self, request: BranchRequest, attempt: int) -> Iterator[None]:
+    def _told(
+        self, request: BranchRequest, attempt: int, progress: _Progress
+    ) -> Iterator[None]:
         """Tell of a request, and of how it ended."""
         began = anyio.current_time()
         failed: BaseException | None = None
@@ -141,6 +144,7 @@ class RetryingTransport:
                     attempt=attempt,
                     elapsed=anyio.current_time() - began,
                     error=failed,
+                    backlog=progress.backlog,
                 )
             )
 
@@ -185,11 +189,13 @@ class _Progress:
 
     Attributes:
         missing: Branches without a final answer, by index.
+        backlog: What the server said with the last answer.
     """
 
     def __init__(self, request: BranchRequest) -> None:
         self._request = request
         self.missing = {branch.index: branch for branch in request.branches}
+        self.backlog: float | None = None
         self._held: dict[int, BranchFailed] = {}
         self._spent: list[GroupUsage] = []
         self._open: list[Usage] = []
@@ -201,6 +207,7 @@ class _Progress:
             self._spent.append(_sum_of_branches(self._open))
             self._open = []
         self._held = {}
+        self.backlog = None
         self._sent += 1
         return replace(
             self._request,
@@ -214,6 +221,7 @@ class _Progress:
         """Note one event; yield what can be passed on at once."""
         if isinstance(event, GroupCompleted):
             self._spent.append(event.usage)
+            self.backlog = event.backlog
             self._open = []
         elif isinstance(event, BranchFailed) and event.retryable:
             self._held[event.index] = event

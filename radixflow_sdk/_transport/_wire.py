@@ -129,11 +129,17 @@ class _GroupUsage(_Usage):
     rounds: _Count | None
 
 
+class _Load(_Message):
+    requests: _Count
+    rows: Annotated[int, Field(ge=1, lt=2**63)]
+
+
 class _Ended(_Message):
     event: Literal["group.completed"]
     completed: _Count
     failed: _Count
     usage: _GroupUsage
+    load: _Load | None = None
 
 
 _Event = _Started | _Completed | _Failed | _Ended
@@ -279,7 +285,11 @@ def _failed(event: _Failed, request: BranchRequest) -> BranchFailed:
 
 
 def _ended(event: _Ended) -> GroupCompleted:
-    return GroupCompleted(usage=GroupUsage(**event.usage.model_dump()))
+    load = event.load
+    return GroupCompleted(
+        usage=GroupUsage(**event.usage.model_dump()),
+        backlog=None if load is None else load.requests / load.rows,
+    )
 
 
 def _branch_index(event: str, index: int, request: BranchRequest) -> int:

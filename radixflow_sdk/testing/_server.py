@@ -121,7 +121,9 @@ class FakeServer:
         delay: Seconds before each branch.
         scheduler: The scheduler that ``/v1/radixflow/stats`` names.
         settings: Replaces single settings there, such as ``prefix_caching``, which
-            this server heeds, and ``match_unit``.
+            this server heeds, ``match_unit``, and ``rows``: with few of them, groups
+            that are under way at the same time are a backlog, and the client sends
+            less at a time.
 
     Attributes:
         requests: The last 1,000 requests for branches and completions.
@@ -147,6 +149,7 @@ class FakeServer:
         self.faults: deque[Fault | None] = deque(faults)
         self.running = 0
         self.aborted = 0
+        self._unfinished = 0
         self._scores = Scores(scores, default=default)
         self._texts = Texts(texts)
         self._model = model
@@ -319,8 +322,9 @@ class FakeServer:
         for index, branch in enumerate(body["branches"]):
             if index == fault.cut_after:
                 return
-            if delay := fault.delay or self._delay:
-                await anyio.sleep(delay)
+            with self._unfinished_from(len(body["branches"]) - index):
+                if delay := fault.delay or self._delay:
+                    await anyio.sleep(delay)
             usage = {
                 "prompt_tokens": tokens + 1,
                 "cached_tokens": cached,
@@ -340,7 +344,17 @@ class FakeServer:
             "completed": len(body["branches"]) - failed,
             "failed": failed,
             "usage": {**spent, "producer_tokens": 0, "rounds": None},
+            "load": {"requests": self._unfinished, "rows": self._settings["rows"]},
         }
+
+    @contextmanager
+    def _unfinished_from(self, branches: int) -> Iterator[None]:
+        """One group's branches, counted while it waits for the first of them."""
+        self._unfinished += branches
+        try:
+            yield
+        finally:
+            self._unfinished -= branches
 
     def _branch(
         self,

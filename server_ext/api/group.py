@@ -13,7 +13,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -106,6 +106,28 @@ class ProducedDocuments:
 
 
 @dataclass
+class Load:
+    """What all groups have under way in the engine.
+
+    Attributes:
+        rows: requests that one round can hold.
+        requests: their requests, running and waiting.
+    """
+
+    rows: int
+    requests: int = 0
+
+    @contextmanager
+    def one_more(self) -> Iterator[None]:
+        """Count a request for the length of a block."""
+        self.requests += 1
+        try:
+            yield
+        finally:
+            self.requests -= 1
+
+
+@dataclass
 class _Usage:
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -145,6 +167,7 @@ class Group:
         prompts: its prompts.
         route: how this server reads rows.
         documents: the server's memory of produced documents.
+        load: of the server, told when the group has ended.
         group_id: the group's id.
         request_id: the request's id; branch i runs as ``<request_id>-<i>``.
         model: served model name, echoed.
@@ -157,6 +180,7 @@ class Group:
     prompts: GroupPrompts
     route: Route
     documents: ProducedDocuments
+    load: Load
     group_id: str
     request_id: str
     model: str
@@ -375,8 +399,9 @@ class Group:
             priority=self.request.priority,
             data_parallel_rank=self.rank,
         )
-        async for output in stream:
-            last = output
+        with self.load.one_more():
+            async for output in stream:
+                last = output
         if last is None or not last.finished:
             raise BranchFailure(
                 "aborted", "the engine ended the request early", retryable=True
@@ -477,6 +502,7 @@ class Group:
             "completed": self._usage.completed,
             "failed": self._usage.failed,
             "usage": self._usage.as_dict(),
+            "load": asdict(self.load),
         }
 
 

@@ -137,6 +137,7 @@ async def _answer(http: Request) -> Response:
         prompts=prompts,
         route=server.route,
         documents=server.documents,
+        load=server.load,
         group_id=request.group_id or f"g-{secrets.token_hex(8)}",
         request_id=_request_id(http.headers.get("x-request-id")),
         model=model,

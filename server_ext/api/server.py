@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from server_ext.api.group import ProducedDocuments, Route
+from server_ext.api.group import Load, ProducedDocuments, Route
 from server_ext.api.progress import Groups
 from server_ext.api.protocol import BranchesRequest, RequestRefused
 from server_ext.api.tokens import GroupPrompts
@@ -47,6 +47,7 @@ class Server:
         ranks: data-parallel ranks.
         startup: the scheduler's snapshot at start.
         worth: what a row and a round are worth under the policy in force, in tokens.
+        load: what groups have under way in the engine.
     """
 
     engine: EngineClient
@@ -60,6 +61,7 @@ class Server:
     ranks: int
     startup: dict[str, Any]
     worth: tuple[int, int]
+    load: Load
     documents: ProducedDocuments = field(default_factory=ProducedDocuments)
     groups: Groups = field(default_factory=Groups)
     # One at a time: a Rust tokenizer is not to be used from two threads at once, and
@@ -75,6 +77,7 @@ class Server:
         model = config.model_config
         startup = await _utility(engine, "radixflow_snapshot")
         settings = startup.get("settings") or {}
+        ranks = config.parallel_config.data_parallel_size
         labels = model.max_logprobs if model.max_logprobs >= 0 else MOST_IDS
         return cls(
             engine=engine,
@@ -91,9 +94,10 @@ class Server:
                 by_ids=_reads_by_ids(config),
             ),
             unsupported=_why_not(model.logprobs_mode, model.max_logprobs),
-            ranks=config.parallel_config.data_parallel_size,
+            ranks=ranks,
             startup=startup,
             worth=_worth(startup.get("policy") or POLICIES["radix"].as_dict()),
+            load=Load(rows=config.scheduler_config.max_num_seqs * ranks),
         )
 
     def price_of_sharing(self) -> int:

@@ -22,13 +22,14 @@ from radixflow_sdk import (
     RadixFlowClient,
     RadixFlowError,
     RateLimitError,
+    RequestEnded,
     RetryPolicy,
     ScoreResult,
     ServerError,
 )
-from radixflow_sdk._dispatch import AdaptiveLimit
+from radixflow_sdk._dispatch import DEEP, AdaptiveLimit
 from radixflow_sdk._pipe import BranchEvent, BranchRequest
-from radixflow_sdk.testing import FakeTransport
+from radixflow_sdk.testing import FakeServer, FakeTransport
 
 pytestmark = pytest.mark.anyio
 NOW = RetryPolicy(attempts=2, initial=0.0)
@@ -348,40 +349,90 @@ def test_many_that_go_on_without_an_event_loop(anyio_backend: str) -> None:
 PUSH = RateLimitError("slow down", status=429)
 
 
+def ended(
+    error: Exception | None = None,
+    *,
+    elapsed: float = 1.0,
+    backlog: float | None = None,
+) -> RequestEnded:
+    return RequestEnded(
+        group_id="g",
+        request_id="r",
+        attempt=1,
+        elapsed=elapsed,
+        error=error,
+        backlog=backlog,
+    )
+
+
 def test_a_burst_halves_the_limit_once() -> None:
     limit = AdaptiveLimit(16)
     for began in (0.0, 0.1, 0.2):
-        limit.note(PUSH, began=began, now=1.0)
+        limit.note(ended(PUSH, elapsed=1.0 - began), now=1.0)
     assert limit.limit == 8
-    limit.note(ServerError("busy", status=503), began=1.5, now=2.0)
+    limit.note(ended(ServerError("busy", status=503), elapsed=0.5), now=2.0)
+    assert limit.limit == 4
+
+
+def test_a_server_with_a_backlog_gets_less_at_a_time() -> None:
+    limit = AdaptiveLimit(16)
+    limit.note(ended(backlog=DEEP), now=1.0)
+    assert limit.limit == 16
+    for _ in range(3):  # sent before anything was known
+        limit.note(ended(backlog=DEEP + 1, elapsed=0.5), now=1.0)
+    assert limit.limit == 8
+    limit.note(ended(APIConnectionError("x"), backlog=DEEP + 1), now=2.0)
     assert limit.limit == 4
 
 
 def test_it_never_falls_below_one_and_never_grows_beyond_the_most() -> None:
     limit = AdaptiveLimit(4)
     for step in range(10):
-        limit.note(PUSH, began=float(step), now=float(step))
+        limit.note(ended(PUSH, elapsed=0.0), now=float(step))
     assert limit.limit == 1
     for _ in range(100):
-        limit.note(None, began=20.0, now=21.0)
+        limit.note(ended(), now=21.0)
     assert limit.limit == 4
 
 
 def test_it_takes_a_round_of_answers_to_add_one() -> None:
     limit = AdaptiveLimit(16)
-    limit.note(PUSH, began=0.0, now=0.0)
+    limit.note(ended(PUSH), now=0.0)
     for _ in range(8):
-        limit.note(None, began=1.0, now=2.0)
+        limit.note(ended(), now=2.0)
     assert limit.limit == 8
-    limit.note(None, began=1.0, now=2.0)
+    limit.note(ended(), now=2.0)
     assert limit.limit == 9
 
 
 def test_other_errors_say_nothing_about_load() -> None:
     limit = AdaptiveLimit(4)
     for error in (ServerError("x", status=500), APIConnectionError("x")):
-        limit.note(error, began=0.0, now=1.0)
+        limit.note(ended(error), now=1.0)
     assert limit.limit == 4
+
+
+async def test_groups_wait_here_and_not_at_a_server_with_a_backlog() -> None:
+    busy = FakeServer(delay=0.02, settings={"rows": 1})
+    async with (
+        busy.listen() as url,
+        RadixFlowClient(url, model="fake", max_connections=32) as client,
+    ):
+        limits: list[int] = []
+        view = client.with_options(
+            on_event=lambda event: limits.append(client._dispatcher.limit)
+        )
+        outcomes = await view.score_all(asks(200))
+        assert all(outcome.error is None for outcome in outcomes)
+        assert limits[0] == 32
+        assert min(limits) <= 8
+    idle = FakeServer(settings={"rows": 1000})
+    async with (
+        idle.listen() as url,
+        RadixFlowClient(url, model="fake", max_connections=32) as client,
+    ):
+        await client.score_all(asks(200))
+        assert client._dispatcher.limit == 32
 
 
 async def test_fewer_groups_work_while_the_server_pushes_back() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from radixflow_sdk import InvalidResponseError
-from radixflow_sdk._pipe import BranchRequest, BranchResult
+from radixflow_sdk._pipe import BranchRequest, BranchResult, GroupCompleted
 from radixflow_sdk._transport._wire import read_event, read_models
 from tests.sdk.wire import USAGE, completed, ended, failed, plan, started
 
@@ -52,6 +52,16 @@ def test_unknown_events_and_fields_are_ignored() -> None:
     assert read_event(line(completed(0, new_field={"a": 1})), REQUEST) is not None
 
 
+def test_a_servers_load_is_read_where_it_is_told() -> None:
+    for load, backlog in ((None, None), ({"requests": 40, "rows": 16}, 2.5)):
+        event = read_event(line(ended(load=load)), REQUEST)
+        assert isinstance(event, GroupCompleted)
+        assert event.backlog == backlog
+    assert read_event(line(ended()), REQUEST) == read_event(
+        line(ended(load=None)), REQUEST
+    )
+
+
 @pytest.mark.parametrize(
     "value", [float("nan"), float("inf"), float("-inf"), None, -9999, 0.002, "-1", True]
 )
@@ -90,6 +100,8 @@ def test_rounding_above_zero_passes() -> None:
         {**failed(0, retryable=True), "error": None},
         ended(usage={}),
         ended(completed="2"),
+        ended(load={"requests": -1, "rows": 16}),
+        ended(load={"requests": 1, "rows": 0}),
         {"event": "branch.completed"},
         {"event": 3},
         {},

@@ -11,7 +11,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from server_ext.api.group import Route
+from server_ext.api.group import Load, Route
 from server_ext.api.router import router
 from server_ext.api.server import Server
 
@@ -190,6 +190,7 @@ def serve(engine: FakeEngine, **changes: Any) -> FastAPI:
         "ranks": 2,
         "startup": {},
         "worth": (16, 256),
+        "load": Load(rows=8),
     }
     app = FastAPI()
     app.include_router(router)

@@ -85,6 +85,7 @@ async def test_the_events_of_a_group() -> None:
             "producer_tokens": 4,
             "rounds": 1,
         },
+        "load": {"requests": 0, "rows": 8},
     }
 
 
@@ -433,9 +434,11 @@ async def test_a_client_that_goes_away_aborts_every_branch() -> None:
     many = [f" {number}" for number in range(BRANCHES_IN_FLIGHT + 50)]
     client = Client(app, body=group(*many))
     await until(lambda: len(engine.running) == BRANCHES_IN_FLIGHT + 1)
+    assert app.state.radixflow.load.requests == BRANCHES_IN_FLIGHT + 1
     client.go_away()
     await client()
     assert not engine.running
+    assert app.state.radixflow.load.requests == 0
     assert len(engine.aborted) == BRANCHES_IN_FLIGHT + 1
     assert len(engine.asked) == BRANCHES_IN_FLIGHT + 1
     engine.gate.set()
