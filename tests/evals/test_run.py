@@ -216,6 +216,10 @@ def test_earlier_results_are_of_the_model_that_is_served_now(file: Path) -> None
     told = json.loads(done.stdout)
     assert (told["model"], told["earlier"], told["failed"]) == ("fake", 4, 0)
     assert "ConnectError" in told["stopped"]
+    # Nor does a restart throw away what no new answer stands for.
+    done = RUN.invoke(cli.app, ["eval", str(file), *words, "--restart"])
+    assert done.exit_code == 1
+    assert len((file.parent / "out.jsonl").read_text().splitlines()) == 5
 
 
 def test_a_model_that_is_not_served_is_refused_once(file: Path) -> None:
