@@ -68,7 +68,7 @@ clean:  ## remove .venv, caches and build output
 
 # --- the environment: locked packages first, this project on top -------------------------
 
-venv: $(VENV)/project
+venv: $(VENV)/project  ## build .venv, and nothing else
 
 $(VENV)/project: pyproject.toml $(VENV)/locked
 	@$(PIP) install $(QUIETLY) --no-deps --no-build-isolation --editable .

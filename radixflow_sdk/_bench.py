@@ -115,27 +115,28 @@ async def measure(
     model: str | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Figures:
-    """Send a load to the first server of the settings.
+    """Send a load to the servers of the settings.
 
-    One group is asked beforehand and not counted: connections, and the server's own
-    first request, are not what a load costs.
+    Of several, none is asked for its rounds: each counts its own. One group is asked
+    beforehand and not counted: connections, and the server's own first request, are not
+    what a load costs.
 
     Raises:
         RadixFlowError: That first group failed.
     """
     transport = HTTPTransport(settings)
-    url, key = settings.base_urls[0], settings.api_key
+    ask = transport.stats if len(settings.base_urls) == 1 else None
     try:
         async with RadixFlowClient(
-            url,
-            api_key=key,
+            settings.base_urls,
+            api_key=settings.api_key,
             model=model,
             max_connections=load.concurrency,
             timeout=settings.timeouts,
         ) as client:
             [first] = Load(groups=1, words=8).requests(f"bench-{uuid.uuid4().hex}")
             await client.run(first)
-            before = await _stats(transport.stats)
+            before = await _stats(ask)
             began = time.perf_counter()
             outcomes = await client.score_all(
                 load.requests(f"bench-{uuid.uuid4().hex}"),
@@ -143,7 +144,7 @@ async def measure(
                 progress=progress,
             )
             seconds = time.perf_counter() - began
-            after = await _stats(transport.stats)
+            after = await _stats(ask)
     finally:
         await transport.aclose()
     results = [outcome.result for outcome in outcomes if outcome.result is not None]
@@ -180,11 +181,11 @@ def quantile(ordered: Sequence[float], share: float) -> float | None:
 
 
 async def _stats(
-    ask: Callable[[], Awaitable[Mapping[str, Any]]],
+    ask: Callable[[], Awaitable[Mapping[str, Any]]] | None,
 ) -> Mapping[str, Any] | None:
     """The server's account; None where it has none to give."""
     try:
-        return await ask()
+        return None if ask is None else await ask()
     except APIError:
         return None
 

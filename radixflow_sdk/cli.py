@@ -218,7 +218,13 @@ def doctor(
     Ends with 0 where nothing is bad, with 1 where something is; a WARN costs only
     speed.
     """
-    server = _one_server(url, base_url)
+    servers = read_settings(
+        base_url=_one_server(url, base_url),
+        api_key=None,
+        timeout=timeout,
+        retry=None,
+        max_connections=1,
+    ).base_urls
     text = None if document is None else _read(document)
     if text == "":
         raise InvalidInputError(
@@ -230,13 +236,16 @@ def doctor(
 
     async def look() -> bool:
         good = True
-        async for finding in examine(
-            server, model=model, document=text, timeout=timeout
-        ):
-            typer.echo(f"{_LEVELS[finding.level]}  {finding.what}")
-            if finding.change:
-                typer.echo(f"      -> {_in_flags(finding.change, context)}")
-            good = good and finding.level != "bad"
+        for server in servers:
+            if len(servers) > 1:
+                typer.echo(server)
+            async for finding in examine(
+                server, model=model, document=text, timeout=timeout
+            ):
+                typer.echo(f"{_LEVELS[finding.level]}  {finding.what}")
+                if finding.change:
+                    typer.echo(f"      -> {_in_flags(finding.change, context)}")
+                good = good and finding.level != "bad"
         return good
 
     raise typer.Exit(0 if anyio.run(look) else 1)

@@ -85,6 +85,7 @@ _ADVICE: Mapping[type[APIError], str] = {
     InvalidResponseError: "check that base_url names a RadixFlow server",
 }
 _SPEAKS_HTTP = "the server may speak http, so try http:// in place of https://"
+_NOBODY_BEHIND = "a proxy answered: no server behind it is up, or not yet"
 NOT_VLLM = (
     "something answers there, but it is no vLLM server; check host, port and path"
 )
@@ -165,7 +166,10 @@ def status_error(
     said = "" if kind is AuthenticationError else _one_line(str(message or ""))
     detail = f" ({said})" if said else ""
     advice = _status_advice(kind)
-    if _is_strange(status, kind, url, is_page=body.lstrip()[:1] == b"<"):
+    is_page = body.lstrip()[:1] == b"<"
+    if is_page and status in (502, 503, 504):
+        advice = _NOBODY_BEHIND
+    elif _is_strange(status, kind, url, is_page=is_page):
         advice = NOT_VLLM
     return kind(
         f"{url} answered {status}{detail}; {advice}.",

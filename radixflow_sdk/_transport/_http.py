@@ -140,7 +140,9 @@ class Http:
         Raises:
             APIError: The server could not be asked, or ``read`` raises one.
         """
-        async with self.open("GET", path, headers={"Accept": "application/json"}) as it:
+        # Of a router's replicas always the same one: it may be asked again, to compare.
+        headers = {"Accept": "application/json", "X-Session-ID": "radixflow"}
+        async with self.open("GET", path, headers=headers) as it:
             return read(await _read_whole(it, path))
 
     async def post(

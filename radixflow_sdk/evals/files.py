@@ -351,18 +351,14 @@ def _question(
     if not isinstance(qid, str | int) or isinstance(qid, bool) or qid == "":
         raise TypeError(f"the question's id is {qid!r}, not text or a whole number")
     make_plan(document, texts, question=question)  # what cannot be sent is refused
-    if texts.count(texts[gold]) > 1:
-        raise ValueError(
-            f"the right option {_short(texts[gold])} is there twice, and one of them "
-            "would count as wrong"
-        )
     return Question(
         qid=str(qid),
         doc_id=doc_id,
         document=document,
         question=question,
         options=tuple(texts),
-        gold=gold,
+        # Of equal options the first is picked, and any of them is right.
+        gold=texts.index(texts[gold]),
     )
 
 

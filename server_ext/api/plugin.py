@@ -25,6 +25,10 @@ __all__ = ["RadixFlowEndpoints"]
 
 logger = init_logger("vllm.radixflow")
 
+SHUTDOWN_SECONDS = 2
+"""How long a server that ends waits for its answers; by then the engine is gone, and
+what they do not have yet will never come."""
+
 
 class RadixFlowEndpoints:
     """``/v1/branches``, ``/v1/radixflow/...`` and, where asked for, the page."""
@@ -47,12 +51,26 @@ class RadixFlowEndpoints:
             return
         server = await Server.build(engine_client, args)
         state.radixflow = server
+        state.radixflow_shutdown = asyncio.create_task(_bound_shutdown(state))
         if server.route.ours:
             collector = SchedulerCollector(server.snapshot)
             REGISTRY.register(collector)
             # Kept on the state: the loop holds its tasks by weak reference only.
             state.radixflow_metrics = asyncio.create_task(collector.follow())
         logger.info("%s", _describe(server.startup))
+
+
+async def _bound_shutdown(state: State) -> None:
+    """Bound the end of the web server, once there is one.
+
+    Told to stop, vLLM ends its engine first, and then waits without an end for answers
+    that nobody is working on: their clients would wait as long.  Cut off, they ask
+    another replica.
+    """
+    while not hasattr(state, "server"):  # noqa: ASYNC110 - vLLM tells nobody
+        await asyncio.sleep(0.5)
+    if state.server.config.timeout_graceful_shutdown is None:
+        state.server.config.timeout_graceful_shutdown = SHUTDOWN_SECONDS
 
 
 def _describe(startup: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -49,10 +50,11 @@ def score(
     salt: str,
     *,
     progress: Callable[[Progress], None] | None = None,
+    timeout: float = 300,
     rank: int | None = None,
 ) -> list[ScoreResult]:
     headers = {} if rank is None else {"X-data-parallel-rank": str(rank)}
-    with RadixFlow(url, retry=PATIENT, timeout=300) as plain:
+    with RadixFlow(url, retry=PATIENT, timeout=timeout) as plain:
         client = plain.with_options(extra_headers=headers)
         outcomes = client.score_all(
             asks(salt), concurrency=4, errors="raise", progress=progress
@@ -111,9 +113,21 @@ def test_two_servers_reuse_as_much_as_one(
     assert abs(reuse(together) - reuse(alone)) <= 2
 
 
+def kill(process: subprocess.Popen[bytes]) -> None:
+    os.killpg(process.pid, signal.SIGKILL)
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """As a service manager does."""
+    process.terminate()
+
+
 @pytest.mark.skipif(NGINX is None, reason="no nginx here")
-def test_a_server_that_is_killed_costs_no_result(
-    replicas: list[Served], tmp_path: Path
+@pytest.mark.parametrize("end", [kill, stop])
+def test_a_server_that_ends_costs_no_result(
+    replicas: list[Served],
+    tmp_path: Path,
+    end: Callable[[subprocess.Popen[bytes]], None],
 ) -> None:
     with launched(tmp_path, *SMALL) as (process, url, log):
         second = Served(process, url, log)
@@ -123,12 +137,12 @@ def test_a_server_that_is_killed_costs_no_result(
             with nginx(tmp_path, [replicas[0].url, second.url]) as front:
                 done: list[int] = []
 
-                def kill(progress: Progress) -> None:
+                def note(progress: Progress) -> None:
                     done.append(progress.done)
                     if len(done) == 3:
-                        os.killpg(process.pid, signal.SIGKILL)
+                        end(process)
 
-                together = score(front, fresh_salt(), progress=kill)
+                together = score(front, fresh_salt(), progress=note, timeout=60)
     assert len(done) == len(alone)
     assert same(together, alone)
 

@@ -122,3 +122,22 @@ def test_a_quantile_is_the_smallest_that_enough_do_not_exceed(
 
 def test_there_is_no_quantile_of_nothing() -> None:
     assert quantile([], 0.5) is None
+
+
+def test_of_several_servers_none_is_asked_for_its_rounds() -> None:
+    first, second = Counting(), Counting()
+    with first.listen_in_thread() as one, second.listen_in_thread() as other:
+        done = bench(f"{one},{other}", "--groups", "32", "--json")
+    assert done.exit_code == 0, done.output
+    seen = json.loads(done.stdout)["seen"]
+    assert (seen["groups"], seen["rounds"], seen["others"]) == (32, None, None)
+    assert first.requests
+    assert second.requests
+
+
+def test_of_several_servers_one_is_enough() -> None:
+    with FakeServer().listen_in_thread() as gone:
+        pass
+    with FakeServer().listen_in_thread() as url:
+        done = bench(f"{gone},{url}", "--groups", "8", "--json")
+    assert done.exit_code == 0, done.output

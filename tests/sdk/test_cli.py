@@ -262,3 +262,15 @@ def test_the_quickstart_runs(
     first, *others = capsys.readouterr().out.splitlines()
     assert first.endswith("Port Alma")
     assert len(others) == 2
+
+
+def test_doctor_looks_at_every_server() -> None:
+    with FakeServer().listen_in_thread() as gone:
+        pass
+    with FakeServer().listen_in_thread() as url:
+        done = RUN.invoke(cli.app, ["doctor", f"{url},{gone}"])
+    assert done.exit_code == 1
+    first, _, second = done.stdout.partition(f"{gone}\n")
+    assert first.startswith(f"{url}\n")
+    assert "BAD" not in first
+    assert "does not answer" in second

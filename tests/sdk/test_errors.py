@@ -153,9 +153,10 @@ response\x1b[31m</title><style>p {}</style></head><body><p>Nothing here</p></bod
 
 
 def test_a_page_becomes_its_title_and_text_one_line() -> None:
-    assert "502 (Error & response [31m); see" in str(
-        status_error(502, {}, PAGE, url=URL)
+    assert "500 (Error & response [31m); see" in str(
+        status_error(500, {}, PAGE, url=URL)
     )
+    assert "no server behind it is up" in str(status_error(502, {}, PAGE, url=URL))
     bare = status_error(502, {}, b"<p>bad <b>gateway</b></p>", url=URL)
     assert "(bad gateway)" in str(bare)
     long = status_error(500, {}, b"<" * 60_000 + b"a\n" * 9, url=URL)
