@@ -13,13 +13,14 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from radixflow_sdk._client import RadixFlowClient
 from radixflow_sdk._config import Settings, check_count
 from radixflow_sdk._transport import HTTPTransport
 from radixflow_sdk.exceptions import APIError
-from radixflow_sdk.types import BranchedRequest, Progress
+from radixflow_sdk.types import BranchedRequest, ClientEvent, Progress, RequestEnded
 
 _TEXT = (
     "river mill harbour market garden window letter winter morning station village "
@@ -88,6 +89,8 @@ class Figures:
         reuse: Share of the prompt tokens that was not computed.
         rounds: Worker rounds of the server in that time; None where it does not count.
         rows_a_round: Requests that a round had on average.
+        at_a_time: Groups that were with the server, on average: fewer than asked for
+            while it pushes back.
         others: Requests that were in the server before the first of ours.
         route: How the scores were read.
     """
@@ -104,6 +107,7 @@ class Figures:
     reuse: float | None
     rounds: int | None
     rows_a_round: float | None
+    at_a_time: float
     others: int | None
     route: str | None
 
@@ -134,11 +138,13 @@ async def measure(
             max_connections=load.concurrency,
             timeout=settings.timeouts,
         ) as client:
+            spent: list[float] = []
+            watched = client.with_options(on_event=partial(_note_time, spent))
             [first] = Load(groups=1, words=8).requests(f"bench-{uuid.uuid4().hex}")
             await client.run(first)
             before = await _stats(ask)
             began = time.perf_counter()
-            outcomes = await client.score_all(
+            outcomes = await watched.score_all(
                 load.requests(f"bench-{uuid.uuid4().hex}"),
                 concurrency=load.concurrency,
                 progress=progress,
@@ -167,9 +173,15 @@ async def measure(
         reuse=1 - computed / prompt if prompt else None,
         rounds=rounds,
         rows_a_round=rows / rounds if rows is not None and rounds else None,
+        at_a_time=sum(spent) / seconds,
         others=gauges["running"] + gauges["waiting"] if gauges else None,
         route=results[0].route if results else None,
     )
+
+
+def _note_time(spent: list[float], event: ClientEvent) -> None:
+    if isinstance(event, RequestEnded):
+        spent.append(event.elapsed)
 
 
 def quantile(ordered: Sequence[float], share: float) -> float | None:

@@ -160,7 +160,7 @@ class RadixFlowClient:
             total=self._settings.timeouts.total,
             retry=self._settings.retry,
         )
-        self._asking = anyio.Lock()
+        self._asking: anyio.Lock | None = None
         self._unasked: APIError | None = None
         self._unconditional = Unconditional()
 
@@ -713,6 +713,8 @@ class RadixFlowClient:
     async def _ask_model(self) -> str:
         """The server's first model; calls that wait together ask once, or fail once."""
         self._dispatcher.check_loop()
+        if self._asking is None:  # not before: it belongs to the event loop
+            self._asking = anyio.Lock()
         before = self._unasked
         async with self._asking:
             if self._options.model is not None:

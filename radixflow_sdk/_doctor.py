@@ -179,8 +179,8 @@ def _look_at_reuse(warm: ScoreResult, settings: Mapping[str, Any]) -> list[Findi
         length += f", and a block has {block}"
     if most == 0:
         change = (
-            "every branch computes all of so short a document: the server is well, and "
-            f"reuses what documents of more than {unit} tokens have in common"
+            "every branch computes all of so short a document; what is reused is of "
+            f"documents of more than {unit} tokens"
         )
         return [
             Finding(level="warn", what=f"{length}: too short to reuse", change=change),

@@ -26,7 +26,7 @@ from radixflow_sdk._config import DEFAULT_BASE_URL, Settings, read_settings
 from radixflow_sdk._doctor import examine
 from radixflow_sdk.evals.files import Question, read_questions
 from radixflow_sdk.evals.measures import Measures
-from radixflow_sdk.evals.report import page
+from radixflow_sdk.evals.report import PAGE_BEGINS, page
 from radixflow_sdk.evals.run import Results, Setup, evaluate
 from radixflow_sdk.evals.summary import Summary, summarise
 from radixflow_sdk.exceptions import APIError, InvalidInputError, RadixFlowError
@@ -616,10 +616,12 @@ def _check_apart(option: str, path: Path, others: Mapping[str, Path]) -> None:
 
 
 def _check_writable(report: Path) -> None:
-    """Before hours of questions, and not after them."""
+    """Before hours of questions and not after; only a page may be written over."""
     new = not report.exists()
     try:
-        report.open("a").close()
+        with report.open("a+b") as page_before:
+            page_before.seek(0)
+            begins = page_before.read(len(PAGE_BEGINS)).decode("latin-1")
     except OSError as error:
         raise InvalidInputError(
             f"report is {str(report)!r}: {error.strerror}; name another file.",
@@ -628,6 +630,13 @@ def _check_writable(report: Path) -> None:
         ) from None
     if new:
         report.unlink()
+    elif begins and begins != PAGE_BEGINS:
+        raise InvalidInputError(
+            f"report is {str(report)!r}, which is there and no page of a report; name "
+            "another file.",
+            field="report",
+            value=str(report),
+        )
 
 
 def _write_report(path: Path, text: str, *, quiet: bool) -> None:
@@ -668,6 +677,7 @@ def _show_figures(load: Load, seen: Figures) -> None:
             f"{min(load.documents, load.groups)} documents of {load.words} words, "
             f"{load.concurrency} at a time",
         ),
+        ("with the server", f"{seen.at_a_time:.1f} at a time on average"),
         ("answered", f"{seen.groups} in {seen.seconds:.2f} s, by {seen.route or '-'}"),
         ("pace", f"{seen.groups_a_second:.1f} questions a second"),
         ("latency", f"p50 {_seconds(seen.p50)}, p95 {_seconds(seen.p95)}"),

@@ -65,7 +65,9 @@ def _iterates(
 def _drain(
     client: RadixFlow, items: AsyncGenerator[T, None]
 ) -> Generator[T, None, None]:
-    turn = anyio.Lock()  # a step that was interrupted may still be on its way out
+    # A step that was interrupted may still be on its way out. Made in the loop that it
+    # belongs to: in this thread another one may run.
+    turn = client._open_portal().call(anyio.Lock)
 
     async def step() -> tuple[T] | None:
         async with turn:

@@ -85,7 +85,11 @@ _ADVICE: Mapping[type[APIError], str] = {
     InvalidResponseError: "check that base_url names a RadixFlow server",
 }
 _SPEAKS_HTTP = "the server may speak http, so try http:// in place of https://"
-_NOBODY_BEHIND = "a proxy answered: no server behind it is up, or not yet"
+_OF_A_PROXY = {
+    502: "a proxy answered: no server behind it is up, or not yet",
+    503: "a proxy answered: no server behind it is up, or it takes no more for now",
+    504: "a proxy answered: the server behind it took longer than it waits",
+}
 NOT_VLLM = (
     "something answers there, but it is no vLLM server; check host, port and path"
 )
@@ -131,9 +135,9 @@ class Wall:
         if self.started and ours is APIConnectionError:
             ours = StreamBrokenError
         detail = f": {error}" if str(error) else ""
-        # Of TLS, all but a certificate's troubles: the bytes that came were no TLS.
-        plain = "[SSL" in detail and "CERTIFICATE" not in detail
-        advice = _SPEAKS_HTTP if plain else _ADVICE[ours]
+        # TLS has its own words for bytes that are none; its other troubles are its own.
+        plain = "WRONG_VERSION_NUMBER" in detail or "RECORD_LAYER_FAILURE" in detail
+        advice = _SPEAKS_HTTP if plain and not self.started else _ADVICE[ours]
         return ours(
             f"{self._url} failed with {type(error).__name__}{detail}; {advice}.",
             request_id=self._request_id,
@@ -167,8 +171,11 @@ def status_error(
     detail = f" ({said})" if said else ""
     advice = _status_advice(kind)
     is_page = body.lstrip()[:1] == b"<"
-    if is_page and status in (502, 503, 504):
-        advice = _NOBODY_BEHIND
+    if is_page and status in _OF_A_PROXY:
+        advice = _OF_A_PROXY[status]
+    elif 300 <= status < 400:
+        where = _one_line(headers.get("location", "elsewhere"))
+        advice = f"it leads to {where}, so give base_url accordingly"
     elif _is_strange(status, kind, url, is_page=is_page):
         advice = NOT_VLLM
     return kind(

@@ -117,7 +117,7 @@ class Http:
                     method, self._parsed(url), content=content, headers=headers
                 )
                 wall.secrets = Secrets(sent.headers.raw)
-                async with aclosing(await client.send(sent, stream=True)) as found:
+                async with _sent(client, sent) as found:
                     answer = Answer(found, wall.secrets, keep=on_response is not None)
                     try:
                         await _check_status(found, answer, url)
@@ -126,8 +126,6 @@ class Http:
                     finally:
                         if on_response is not None:
                             on_response(_raw(found, answer, headers, url, group_id))
-                # It and its stream hold one another; see `RetryingTransport.stream`.
-                found.stream = _NOTHING
 
     def _parsed(self, url: str) -> httpx.URL:
         if url not in self._urls:
@@ -178,6 +176,19 @@ class Http:
     async def aclose(self) -> None:
         """Close the connections, unless they belong to the caller's client."""
         await self._pool.aclose()
+
+
+@asynccontextmanager
+async def _sent(
+    client: HTTPClient, request: httpx.Request
+) -> AsyncGenerator[httpx.Response, None]:
+    found = await client.send(request, stream=True)
+    try:
+        async with aclosing(found):
+            yield found
+    finally:
+        # It and its stream hold one another; see `RetryingTransport.stream`.
+        found.stream = _NOTHING
 
 
 async def _check_status(found: httpx.Response, answer: Answer, url: str) -> None:

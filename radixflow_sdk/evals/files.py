@@ -169,8 +169,11 @@ class _Reading:
 
 
 def _is_results(file: Path) -> bool:
-    with file.open("rb") as lines:
-        first = lines.readline(len(RESULTS_KEY) + 10)
+    try:
+        with file.open("rb") as lines:
+            first = lines.readline(len(RESULTS_KEY) + 10)
+    except OSError:
+        return False  # refused where its questions are read
     return first.startswith(f'{{"{RESULTS_KEY}"'.encode())
 
 
@@ -287,12 +290,17 @@ def _quality_question(
 
 
 def _race(value: Mapping[str, Any], default: str) -> Makers:
+    # With one question a line, the line's name is the article's, for all its questions.
     name = str(value.get("id") or value.get("example_id") or default)
+    base = name
     if "question" in value:
+        base = default
         columns = [[value[key]] for key in ("question", "options", "answer")]
     else:
         keys = ("questions", "options", "answers")
         columns = [list(_items(key, value[key], object)) for key in keys]
+        if len({len(column) for column in columns}) > 1:
+            raise ValueError("questions, options and answers differ in number")
     return [
         partial(
             _race_question,
@@ -301,7 +309,7 @@ def _race(value: Mapping[str, Any], default: str) -> Makers:
             options,
             answer,
             name,
-            f"{name}-{place}",
+            f"{base}-{place}",
         )
         for place, (question, options, answer) in enumerate(zip(*columns, strict=True))
     ]
@@ -350,6 +358,8 @@ def _question(
         raise ValueError(f"gold is {gold}: it names none of the {len(texts)} options")
     if not isinstance(qid, str | int) or isinstance(qid, bool) or qid == "":
         raise TypeError(f"the question's id is {qid!r}, not text or a whole number")
+    if any("\ud800" <= character <= "\udfff" for character in str(qid)):
+        raise ValueError(f"the question's id is {qid!r}, with a lone surrogate")
     make_plan(document, texts, question=question)  # what cannot be sent is refused
     return Question(
         qid=str(qid),

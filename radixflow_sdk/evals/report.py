@@ -13,7 +13,10 @@ from radixflow_sdk.evals.measures import Bin, Measures
 from radixflow_sdk.evals.summary import Summary, Wrong
 from radixflow_sdk.types import Normalize
 
-__all__ = ["page"]
+__all__ = ["PAGE_BEGINS", "page"]
+
+PAGE_BEGINS = "<!doctype html>"
+"""How every page begins, and a file of another kind does not."""
 
 MOST_LISTED = 50
 _SHOWN = 300
@@ -33,7 +36,7 @@ def page(summary: Summary) -> str:
     """The page."""
     measures = summary.measures
     title = escape(summary.name)
-    return f"""<!doctype html>
+    return f"""{PAGE_BEGINS}
 <html lang="en"><meta charset="utf-8"><title>{title}</title>
 <style>{_STYLE}</style>
 <h1>{title}</h1>

@@ -129,12 +129,7 @@ class Results:
             self._kept = len(lines) if self.records else 0
             self._file = path.open("ab")
         except OSError as error:
-            raise InvalidInputError(
-                f"The results file {str(path)!r}: {error.strerror}; give --output "
-                "another FILE.",
-                field="output",
-                value=str(path),
-            ) from None
+            raise self._broken(error) from None
         self.earlier = frozenset(self.records)
         self._begun = False
 
@@ -170,16 +165,20 @@ class Results:
         """Keep one answer.
 
         Raises:
-            InvalidInputError: The results so far are another model's.
+            InvalidInputError: The results so far are another model's, or the file
+                cannot be written.
         """
         self.check_model(result.model)
         record = _record(question, result)
-        if not self._begun:
-            self._begun = True
-            self._file.truncate(self._kept)
-            if not self._kept:
-                self._write({RESULTS_KEY: VERSION, "setup": asdict(self._setup)})
-        self._write(record)
+        try:
+            if not self._begun:
+                self._begun = True
+                self._file.truncate(self._kept)
+                if not self._kept:
+                    self._write({RESULTS_KEY: VERSION, "setup": asdict(self._setup)})
+            self._write(record)
+        except OSError as error:
+            raise self._broken(error) from None
         self.records[question.qid] = record
 
     def _write(self, value: Mapping[str, Any]) -> None:
@@ -233,6 +232,14 @@ class Results:
                 raise self._no_results()
         self.check_model(record["model"])
 
+    def _broken(self, error: OSError) -> InvalidInputError:
+        name = str(self.path)
+        return InvalidInputError(
+            f"The results file {name!r}: {error.strerror}; give --output another FILE.",
+            field="output",
+            value=name,
+        )
+
     def _other(self, told: str) -> InvalidInputError:
         return self._refused(
             f"{told}: give --output another FILE, or --restart to throw it away."
@@ -274,8 +281,8 @@ def evaluate(
     Raises:
         InvalidInputError: The server does not serve the model, or the results so far
             are another's.
-        APIError: The server could not be asked: what it serves, or as many questions
-            in a row as there are under way, 3 or more.
+        APIError: The server could not be asked what it serves, or failed as many
+            questions in a row as there are under way, 3 or more.
     """
     answering = _choose(anyio.run(_served, settings), model)
     results.check_model(answering)
@@ -294,7 +301,7 @@ def evaluate(
         ) as client,
         closing(client.score_many(_request(q, setup) for q in left)) as outcomes,
     ):
-        for outcome in outcomes:
+        for asked, outcome in enumerate(outcomes, start=1):
             question = left[outcome.index]
             in_a_row = in_a_row + 1 if _is_of_server(outcome.error) else 0
             if outcome.error is None:
@@ -303,10 +310,8 @@ def evaluate(
                 failure = Failure(qid=question.qid, error=outcome.error)
                 results.failures.append(failure)
             done()
-            if in_a_row == most:
-                raise APIConnectionError(
-                    f"{most} questions in a row found no server that answers"
-                )
+            if in_a_row >= most and asked < len(left):
+                raise APIError(f"{in_a_row} questions in a row failed")
 
 
 async def _served(settings: Settings) -> tuple[str, ...]:
@@ -334,11 +339,16 @@ def _choose(served: Sequence[str], model: str | None) -> str:
 
 
 def _is_of_server(error: BaseException | None) -> bool:
-    """Whether the next question would fail, too."""
+    """Whether the next question would fail, too.
+
+    One that took too long may be longer than others, and so is its own.
+    """
     if isinstance(error, PartialGroupError):
         error = error.__cause__
+    if isinstance(error, APIConnectionError):
+        return True
     return isinstance(error, APIError) and not isinstance(
-        error, InvalidRequestError | ContextTooLongError
+        error, InvalidRequestError | ContextTooLongError | APITimeoutError
     )
 
 

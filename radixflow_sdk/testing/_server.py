@@ -349,7 +349,7 @@ class FakeServer:
 
     @contextmanager
     def _unfinished_from(self, branches: int) -> Iterator[None]:
-        """One group's branches, counted while it waits for the first of them."""
+        """What is left of a group, counted while it waits for its next branch."""
         self._unfinished += branches
         try:
             yield

@@ -302,8 +302,6 @@ class RadixFlowScheduler(AsyncScheduler):
 
     def _is_eligible(self, request: Request) -> bool:
         """Whether the policy lets a waiting request run beside what the round has."""
-        if self._known_cut(request) is not None:
-            return False
         hit = self._look_up(request)
         cut = self.policy_preset.frag and self._would_be_cut(request, hit[1])
         return self._is_ready(hit) and not cut
@@ -321,8 +319,9 @@ class RadixFlowScheduler(AsyncScheduler):
     def _spend(self, request: Request, tokens: int) -> None:
         self._budget_left -= tokens
         self._admitted |= request.status != RequestStatus.RUNNING
-        prefills = request.num_computed_tokens < request.num_prompt_tokens
-        if self._looks and prefills and request.request_id not in self._leaves:
+        start, unit = request.num_computed_tokens, self.hash_block_size
+        leaves_more = (start + tokens) // unit > start // unit
+        if self._looks and leaves_more and request.request_id not in self._leaves:
             self._looks.computed(request.block_hashes)
         if self._order is not None and isinstance(self.waiting, LaneQueue):
             self._order.served(request.request_id, tokens)

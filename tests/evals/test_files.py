@@ -92,7 +92,7 @@ def test_race_as_a_folder_of_files(tmp_path: Path) -> None:
     assert [q.qid for q in found] == [
         "high19088.txt-0",
         "high19088.txt-1",
-        "middle1.txt-0",
+        "middle/1.txt:1-0",
     ]
     assert [q.gold for q in found] == [2, 0, 3]
     assert found[1].options == ("e", "f", "g", "h")
@@ -126,7 +126,7 @@ FLAT = {"document": "D.", "question": "Q?", "options": ["x", "y"], "gold": 1}
         (changed(FLAT, question=7), "question is int, not text"),
         (changed(OURS, questions={}), "questions is not a list of objects"),
         (changed(RACE, answers=["C", "AB"]), "answer is 'AB', not a letter"),
-        (changed(RACE, answers=["C"]), "shorter"),
+        (changed(RACE, answers=["C"]), "differ in number"),
         (
             changed(
                 QUALITY, questions=[changed(QUALITY["questions"][0], gold_label=...)]

@@ -10,7 +10,7 @@ import anyio
 import pytest
 from typer.testing import CliRunner
 
-from radixflow_sdk import APIConnectionError, RetryPolicy, cli
+from radixflow_sdk import APIError, RetryPolicy, cli
 from radixflow_sdk._config import read_settings
 from radixflow_sdk.evals import run as run_room
 from radixflow_sdk.evals.files import read_questions
@@ -279,7 +279,7 @@ def test_a_server_that_dies_ends_the_run(many: Path) -> None:
     assert 35 < len(lines) - 1 < 45
     assert len(server.requests) < 100
     assert done.stderr.count("answered 502") == 1
-    assert "4 questions in a row found no server that answers" in done.stderr
+    assert "4 questions in a row failed" in done.stderr
     assert f"{len(lines) - 1} of 200 are in" in done.stderr
     assert "the same command goes on" in done.stderr
     done, lines = run(FakeServer(), many)
@@ -301,13 +301,47 @@ def test_a_connection_that_is_gone_ends_the_run(many: Path) -> None:
             retry=RetryPolicy(initial=0.01),
             max_connections=4,
         )
-        with pytest.raises(APIConnectionError, match="4 questions in a row"):
+        with pytest.raises(APIError, match="4 questions in a row failed"):
             evaluate(settings, questions, setup, results, done=server.close)
     assert 1 <= len(results.records) < 20
     assert 4 <= len(results.failures) < 20
     reasons = summarise("many", setup, questions, results).failures
     assert all("ConnectError" in reason for reason in reasons)
     assert not any("have no score" in reason for reason in reasons)
+
+
+def test_questions_that_take_too_long_are_their_own(many: Path) -> None:
+    class Slow(FakeServer):
+        """Takes too long for the first documents, and for no other."""
+
+        async def _branches(self, headers: Any, raw: bytes, send: Any) -> None:
+            if len(self.requests) < 20:
+                self.faults.append(Fault(delay=60))
+            await super()._branches(headers, raw, send)
+
+    done, lines = run(Slow(), many, "--concurrency", "2", "--timeout", "0.3")
+    assert done.exit_code == 1
+    assert len(lines) - 1 == 200 - 20
+    assert "20 questions (" in done.stderr
+
+
+def test_a_results_file_that_cannot_be_written(many: Path) -> None:
+    done, _ = run(FakeServer(), many, output="/dev/null")
+    assert done.exit_code == 2
+    assert "The results file '/dev/null': " in done.stderr
+
+
+def test_a_report_is_written_over_a_report_only(many: Path) -> None:
+    before = many.read_bytes()
+    other = many.parent / "notes.txt"
+    other.write_text("mine")
+    done, _ = run(FakeServer(), many, "--report", str(other))
+    assert done.exit_code == 2
+    assert "no page of a report" in done.stderr
+    assert (other.read_text(), many.read_bytes()) == ("mine", before)
+    for _ in range(2):
+        done, _ = run(FakeServer(), many, "--report", str(many.parent / "page.html"))
+        assert done.exit_code == 0
 
 
 def test_ctrl_c_is_one_line(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,6 +152,12 @@ response\x1b[31m</title><style>p {}</style></head><body><p>Nothing here</p></bod
 """
 
 
+def test_where_an_answer_leads_is_told() -> None:
+    headers = {"location": "https://test/v1/models"}
+    told = str(status_error(301, headers, b"", url="http://test/v1/models"))
+    assert "301; it leads to https://test/v1/models, so" in told
+
+
 def test_a_page_becomes_its_title_and_text_one_line() -> None:
     assert "500 (Error & response [31m); see" in str(
         status_error(500, {}, PAGE, url=URL)
@@ -169,7 +175,6 @@ def test_a_page_becomes_its_title_and_text_one_line() -> None:
     [
         (404, PAGE, "/v1/models"),
         (404, b'{"detail":"Not Found"}', "/v1/models"),
-        (301, b"", "/v1/models"),
         (400, b"The plain HTTP request was sent to HTTPS port", "/v1/models"),
         (404, PAGE, "/v1/branches"),
         (405, PAGE, "/v1/completions"),

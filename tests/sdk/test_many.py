@@ -426,7 +426,7 @@ async def test_groups_wait_here_and_not_at_a_server_with_a_backlog() -> None:
         assert all(outcome.error is None for outcome in outcomes)
         assert limits[0] == 32
         assert min(limits) <= 8
-    idle = FakeServer(settings={"rows": 1000})
+    idle = FakeServer(delay=0.02, settings={"rows": 1000})
     async with (
         idle.listen() as url,
         RadixFlowClient(url, model="fake", max_connections=32) as client,

@@ -6,10 +6,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 
 import anyio
 import pytest
+import trio
 
 from radixflow_sdk import (
     BranchedRequest,
@@ -143,6 +144,15 @@ class Endless(FakeTransport):
         yield  # type: ignore[misc]
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Python's own handler: a shell's background job begins without it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("how", ["run", "score_many", "stream_candidates"])
 def test_an_interrupted_call_leaves_the_server(how: str) -> None:
     def ask() -> None:
@@ -158,6 +168,18 @@ def test_an_interrupted_call_leaves_the_server(how: str) -> None:
         with pytest.raises(KeyboardInterrupt):
             ask()
         assert fake.left.wait(5)
+
+
+def test_it_works_inside_a_trio_task() -> None:
+    async def main() -> None:
+        with RadixFlow(transport=FakeTransport({"b": -0.1})) as client:  # asks a model
+            texts = [one.text for one in client.stream_candidates("d", ["a", "b"])]
+            request = BranchedRequest(document="d", options=["a", "b"])
+            [outcome] = client.score_many([request])
+        assert sorted(map(str, texts)) == ["a", "b"]
+        assert outcome.unwrap().best.text == "b"
+
+    trio.run(main)
 
 
 def names() -> list[str]:
