@@ -302,8 +302,8 @@ class RadixFlowScheduler(AsyncScheduler):
 
     def _is_eligible(self, request: Request) -> bool:
         """Whether the policy lets a waiting request run beside what the round has."""
-        # One that was put off by a hit that has shrunk since might fit now; it waits for
-        # the next round as others do that are put off, and is no bubble.
+        # One that was put off by a hit that has shrunk since might fit now; it waits a
+        # round, as others do that are put off, and is no bubble.
         if self._known_cut(request) is not None:
             return False
         hit = self._look_up(request)
