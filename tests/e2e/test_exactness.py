@@ -75,7 +75,8 @@ def test_cold_and_warm_groups_score_as_without_the_cache(
         shared = answer.started["shared_tokens"]
         assert shared >= answer.started["document_tokens"] - 1
         assert all(shared - unit <= cached < shared + unit for cached in answer.cached)
-    assert min(rounds) == least
+    # Fewer where there is no state to wait for, and all branches came at once.
+    assert min(rounds) <= least
     assert cold.usage["producer_tokens"] <= cold.started["shared_tokens"]
     assert warm.usage["producer_tokens"] == 0
 
