@@ -201,8 +201,8 @@ async def many(
             async for outcome in outcomes:
                 done += 1
                 if outcome.error is not None:
-                    name = type(outcome.error).__name__
-                    errors[name] = errors.get(name, 0) + 1
+                    kind = type(outcome.error).__name__
+                    errors[kind] = errors.get(kind, 0) + 1
                 if done % max(groups // 10, 1) == 0:
                     meter.look()
     name = name or f"{groups} x {branches}"

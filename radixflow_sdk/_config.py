@@ -173,10 +173,10 @@ class Options:
 def read_settings(
     *,
     base_url: str | Sequence[str] | None,
-    api_key: str | None,
-    timeout: Timeouts | float | None,
-    retry: RetryPolicy | None,
-    max_connections: int,
+    api_key: str | None = None,
+    timeout: Timeouts | float | None = None,
+    retry: RetryPolicy | None = None,
+    max_connections: int = 1,
     route: RouteChoice = "auto",
 ) -> Settings:
     """Fill what was left out from the environment and the defaults.

@@ -61,11 +61,7 @@ async def examine(
         InvalidInputError: An argument is not usable.
     """
     settings = read_settings(
-        base_url=base_url,
-        api_key=None,
-        timeout=timeout,
-        retry=RetryPolicy(attempts=1),
-        max_connections=1,
+        base_url=base_url, timeout=timeout, retry=RetryPolicy(attempts=1)
     )
     transport = HTTPTransport(settings)
     async with RadixFlowClient(

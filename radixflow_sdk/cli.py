@@ -218,13 +218,7 @@ def doctor(
     Ends with 0 where nothing is bad, with 1 where something is; a WARN costs only
     speed.
     """
-    servers = read_settings(
-        base_url=_one_server(url, base_url),
-        api_key=None,
-        timeout=timeout,
-        retry=None,
-        max_connections=1,
-    ).base_urls
+    servers = read_settings(base_url=_one_server(url, base_url)).base_urls
     text = None if document is None else _read(document)
     if text == "":
         raise InvalidInputError(
@@ -281,9 +275,7 @@ def bench(
     )
     settings = read_settings(
         base_url=_one_server(url, base_url),
-        api_key=None,
         timeout=timeout,
-        retry=None,
         max_connections=concurrency,
     )
     with _bar() as bar:
@@ -364,11 +356,7 @@ def evaluate_file(
     setup = Setup(scoring=scoring.value, unconditional=unconditional)
     limits = [_read_limit(words, setup) for words in fail_under or ()]
     settings = read_settings(
-        base_url=base_url,
-        api_key=None,
-        timeout=timeout,
-        retry=None,
-        max_connections=concurrency,
+        base_url=base_url, timeout=timeout, max_connections=concurrency
     )
     odd: list[str] = []
     everything = read_questions(file, warn=odd.append)

@@ -77,10 +77,11 @@ _FOREIGN: Mapping[type[Exception], type[APIError]] = {
     httpx.RequestNotRead: StreamBrokenError,
 }
 
+_UNREACHED = "check that the server runs and that base_url names it"
 _ADVICE: Mapping[type[APIError], str] = {
-    APIConnectionError: "check that the server runs and that base_url names it",
+    APIConnectionError: _UNREACHED,
     APITimeoutError: "raise Timeouts or send less at once",
-    ConnectTimeoutError: "check that the server runs and that base_url names it",
+    ConnectTimeoutError: _UNREACHED,
     StreamBrokenError: "try again",
     InvalidResponseError: "check that base_url names a RadixFlow server",
 }

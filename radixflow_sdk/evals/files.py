@@ -69,8 +69,8 @@ def read_questions(path: Path, *, warn: Warn = lambda told: None) -> list[Questi
         warn: Told of what is odd and counts all the same.
 
     Raises:
-        InvalidInputError: Something cannot be read or scored, has no answer or two, or
-            is there twice; the first 20 mistakes are named.
+        InvalidInputError: Something cannot be read or scored, has no answer, or is
+            there twice; the first 20 mistakes are named.
     """
     reading = _Reading(warn)
     if path.is_dir():

@@ -116,7 +116,6 @@ class RadixFlowLM(LocalCompletionsAPI):  # type: ignore[misc] # lm_eval is untyp
             )
         self._settings = read_settings(
             base_url=None if base_url is None else _root(base_url),
-            api_key=None,
             timeout=Timeouts(total=float(timeout)),
             retry=RetryPolicy(attempts=int(max_retries)),
             max_connections=int(num_concurrent),
