@@ -89,7 +89,7 @@ class Gate:
             return []
         if self.policy.admission == "flex" and self._worth_a_round(room):
             return self._let_go(list(self._held), now)
-        if self.policy.admission == "timer" and self.policy.timer_order == "live":
+        if self.policy.admission == "timer":
             return []
         due = takewhile(lambda entry: self._due(entry[1].at, now), self._held.items())
         return self._let_go([key for key, _ in due], now)

@@ -1,8 +1,7 @@
 """What a scheduler policy is, and where its settings come from.
 
-This room turns configuration (``--additional-config '{"radixflow": {...}}'``, or the
-``RADIXFLOW_POLICY`` environment variable) into one frozen `Policy`.  It must not
-import vLLM: policies are data and are tested in milliseconds.
+Turns configuration (``--additional-config '{"radixflow": {...}}'``, or the
+``RADIXFLOW_POLICY`` environment variable) into one frozen `Policy`.
 """
 
 from __future__ import annotations
@@ -31,7 +30,10 @@ PAGE_VARIABLE = "RADIXFLOW_PAGE"
 
 MAX_HOLD_MS = 1000.0
 MAX_SCAN = 1_000_000
-MAX_WORTH = 1_000_000
+MAX_COST = 1_000_000
+DEVICE_COSTS: Mapping[str, tuple[int, int]] = {"cpu": (8, 32)}
+"""Tokens that one more request, and one more round, cost on a device."""
+OTHER_COSTS = (16, 256)
 
 
 class ConfigurationError(ValueError):
@@ -48,25 +50,20 @@ class Policy:
             (state-ready traversal) instead of ending the round there (prefix-stop).
         readiness: ``exact``: a state published in an earlier round is READY;
             ``native``: what the installed vLLM says (0.32.0 has false dependencies).
-        hints: use the hints that requests carry: shared boundary, producers that end
-            at their state, consumers that leave no state.
-        admission: hold an arrived branch ``none``, for a fixed time (``timer``), or
-            until there is a full round to run (``flex``).
+        tree: find the points at which prompts part, let one request compute each
+            shared prefix and leave a checkpoint there, and let the others wait for it.
+        hints: with ``tree``, use the boundaries and numbers of branches that requests
+            announce.
+        admission: hold an arrived branch ``none``, for a fixed time (``timer``, read
+            when the branch is visited), or until there is a full round (``flex``).
         hold_ms: longest hold in milliseconds.
-        timer_order: ``live``: a timer is read when its branch is visited, so that a
-            later branch can pass an earlier one (the paper's Timer); ``arrival``: all
-            timers are read at the start of the round.
-        frag: defer a branch whose next block-aligned segment the remaining token
-            budget would cut short.
+        frag: defer a branch whose next chunk the remaining token budget would cut
+            short.
         put_off: for ``frag``: most branches a round defers; its scan ends there.
-        order: ``fcfs``, or ``group``: the group with the least work left first.
-        overtake: for ``order="group"``: how much longer than under FCFS the slowest
-            group may take, as a factor (1.05 = five percent).
-        row_tokens: what a row is worth, in tokens. A question is computed once for all
-            its branches, in a row of its own, where computing it with each costs more.
-        round_tokens: what a round is worth, in tokens. Sharing a question adds one, at
-            the expense of all groups under way.
-        scan_limit: most branches a round may look at in vain (BLOCKED, or put off).
+        row_tokens: what one more request in a round costs, in tokens computed; None:
+            a default for the server's device.
+        round_tokens: what one more round costs, in tokens computed; None: likewise.
+        scan_limit: most branches that a round may visit in vain (BLOCKED or deferred).
         fence: READY waits until the step that wrote the state has been processed:
             ``auto`` where steps of one engine are not ordered on one device.
     """
@@ -74,16 +71,14 @@ class Policy:
     name: str
     traversal: bool = False
     readiness: Literal["native", "exact"] = "native"
+    tree: bool = False
     hints: bool = False
     admission: Literal["none", "timer", "flex"] = "none"
     hold_ms: float = 5.0
-    timer_order: Literal["live", "arrival"] = "live"
     frag: bool = False
     put_off: int = 32
-    order: Literal["fcfs", "group"] = "fcfs"
-    overtake: float = 1.0
-    row_tokens: int = 16
-    round_tokens: int = 256
+    row_tokens: int | None = None
+    round_tokens: int | None = None
     scan_limit: int = 256
     fence: Literal["auto", "on", "off"] = "auto"
 
@@ -107,26 +102,34 @@ class Policy:
                     f"{name} must be from 1 to {MAX_SCAN}, got {most}"
                 )
         for name in ("row_tokens", "round_tokens"):
-            if not 0 <= (tokens := getattr(self, name)) <= MAX_WORTH:
+            if not 0 <= (getattr(self, name) or 0) <= MAX_COST:
                 raise ConfigurationError(
-                    f"{name} must be from 0 to {MAX_WORTH}, got {tokens}"
+                    f"{name} must be from 0 to {MAX_COST}, got {getattr(self, name)}"
                 )
-        if not 0.1 <= self.overtake <= 100:
+        if self.tree and not (self.traversal and self.readiness == "exact"):
             raise ConfigurationError(
-                f"overtake must be from 0.1 to 100, got {self.overtake}"
+                "tree needs traversal and exact readiness: set traversal to true and "
+                "readiness to exact, or leave tree out"
             )
 
     @property
     def native(self) -> bool:
         """Whether nothing is added to the native schedule."""
-        radix = POLICIES["radix"]
-        alike = replace(
+        alike = replace(self, name="radix", row_tokens=None, round_tokens=None)
+        return alike == POLICIES["radix"]
+
+    def on(self, device: str) -> Policy:
+        """The policy with the costs of a device where it leaves them open.
+
+        Args:
+            device: type of vLLM's device, such as ``cpu`` or ``cuda``.
+        """
+        row, round_ = DEVICE_COSTS.get(device, OTHER_COSTS)
+        return replace(
             self,
-            name="radix",
-            row_tokens=radix.row_tokens,
-            round_tokens=radix.round_tokens,
+            row_tokens=row if self.row_tokens is None else self.row_tokens,
+            round_tokens=round_ if self.round_tokens is None else self.round_tokens,
         )
-        return alike == radix
 
     def as_dict(self) -> dict[str, Any]:
         """The policy as JSON-ready data."""
@@ -134,6 +137,10 @@ class Policy:
 
 
 def _check_kind(name: str, value: object, kind: Any) -> None:
+    if kind == int | None:
+        if value is None:
+            return
+        kind = int
     choices = get_args(kind)
     if choices:
         right = value in choices and isinstance(value, str)
@@ -159,7 +166,7 @@ POLICIES: Mapping[str, Policy] = {
         Policy(
             "radixflow+frag", admission="flex", frag=True, put_off=256, **_TRAVERSAL
         ),
-        Policy("radixflow+", hints=True, frag=True, **_TRAVERSAL),
+        Policy("radixflow+", tree=True, hints=True, frag=True, put_off=4, **_TRAVERSAL),
     )
 }
 """The presets: the six of arXiv 2610.18143, and ``radixflow+``, ours.

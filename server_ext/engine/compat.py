@@ -27,6 +27,7 @@ __all__ = [
     "backport_exact_readiness",
     "check_configuration",
     "check_version",
+    "device_type",
     "forget_unwritten",
     "installed_version",
     "needs_fence",
@@ -35,7 +36,6 @@ __all__ = [
     "shorter_lookup",
     "snapshot_settings",
     "states_at_end",
-    "withhold_blocks",
 ]
 
 TESTED = ("0.32.0", "0.33.0")
@@ -127,6 +127,11 @@ def _check_states(config: VllmConfig, block: int) -> None:
         )
 
 
+def device_type(config: VllmConfig) -> str:
+    """Type of the device that the server runs on, such as ``cpu`` or ``cuda``."""
+    return str(config.device_config.device_type)
+
+
 def recurrent_managers(manager: KVCacheManager) -> tuple[tuple[int, MambaManager], ...]:
     """The recurrent cache groups: (group id, its manager)."""
     from vllm.v1.core.single_type_kv_cache_manager import MambaManager
@@ -154,33 +159,6 @@ def shorter_lookup(manager: KVCacheManager, request: Request, cap: int) -> Hit:
     )
     boundary = length + uncached if uncached else 0
     return manager.create_kv_cache_blocks(blocks), length, boundary, False
-
-
-def withhold_blocks(
-    manager: KVCacheManager, withheld: Callable[[Request], bool]
-) -> None:
-    """Let some requests leave nothing new in the prefix cache.
-
-    A request that runs through a block boundary in mid-chunk holds, in that block, the
-    recurrent state of another position, which must not be published under the
-    boundary's key; and attention blocks without a state beside them serve nobody.
-
-    Args:
-        manager: the scheduler's cache manager.
-        withheld: asked at each publication of a request's blocks.
-    """
-    for single in manager.coordinator.single_type_managers:
-        single.cache_blocks = _unless(withheld, single.cache_blocks)
-
-
-def _unless(
-    withheld: Callable[[Request], bool], native: Callable[..., None]
-) -> Callable[..., None]:
-    def cache_blocks(request: Request, *args: Any, **options: Any) -> None:
-        if not withheld(request):
-            native(request, *args, **options)
-
-    return cache_blocks
 
 
 def backport_exact_readiness(
@@ -286,17 +264,29 @@ def forget_unwritten(manager: KVCacheManager, request: Request) -> None:
 
 
 def after_allocation(
-    manager: KVCacheManager, note: Callable[[Request, int], None]
+    manager: KVCacheManager, note: Callable[[Request, int, int], None]
 ) -> None:
-    """Call `note` with request and tokens whenever a round takes a request in."""
+    """Call `note` whenever a round takes a request in.
+
+    Args:
+        manager: the scheduler's cache manager.
+        note: called with the request, its new tokens, and the length of its prefix hit
+            (0 for a request that goes on).
+    """
     native = manager.allocate_slots
 
     def allocate_slots(
-        request: Request, num_new_tokens: int, *args: Any, **options: Any
+        request: Request,
+        num_new_tokens: int,
+        num_new_computed_tokens: int = 0,
+        *args: Any,
+        **options: Any,
     ) -> Any:
-        blocks = native(request, num_new_tokens, *args, **options)
+        blocks = native(
+            request, num_new_tokens, num_new_computed_tokens, *args, **options
+        )
         if blocks is not None:
-            note(request, num_new_tokens)
+            note(request, num_new_tokens, num_new_computed_tokens)
         return blocks
 
     manager.allocate_slots = allocate_slots

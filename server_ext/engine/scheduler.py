@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.request_queue import SchedulingPolicy, create_request_queue
-from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.outputs import LogprobsTensors, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
@@ -34,12 +33,17 @@ from server_ext.config import (
 )
 from server_ext.engine import block_copy, compat
 from server_ext.engine.audit import AvoidableBubbleError, Scan, left_out
-from server_ext.engine.queue import LaneQueue
+from server_ext.engine.planner import StopPlanner
+from server_ext.engine.publication import (
+    PlannedStops,
+    is_decoding,
+    publish_planned_stops,
+)
+from server_ext.engine.queue import PrefixQueue
 from server_ext.engine.scheduler_name import REFUSAL_FILE
 from server_ext.hints import IGNORED, Hints, read_hints
-from server_ext.looks import Looks
 from server_ext.metrics import Round, RoundLog
-from server_ext.order import GroupOrder
+from server_ext.policy.tree import PrefixTree
 from server_ext.readiness import CommitFence, Readiness, classify
 from server_ext.recording import Arrival, Arrivals, packed
 
@@ -70,6 +74,8 @@ class RadixFlowScheduler(AsyncScheduler):
             compat.check_configuration(vllm_config, kwargs.get("block_size"))
             super().__init__(vllm_config, *args, **kwargs)
             self._check_block_copy()
+            self._recurrent = compat.recurrent_managers(self.kv_cache_manager)
+            self._stops = PlannedStops()
             self._adopt(policy_from_config(vllm_config.additional_config))
         except ConfigurationError as refusal:
             _tell_launcher(refusal)
@@ -81,23 +87,17 @@ class RadixFlowScheduler(AsyncScheduler):
         self.arrivals = Arrivals()
         self._fence = CommitFence()
         self._hints: dict[str, Hints] = {}
-        self._leaves: set[str] = set()
-        self._looks = Looks()
-        self._ended: list[tuple[int, EngineCoreOutput]] = []
         self._lookup: tuple[str, compat.Hit] | None = None
         self._budget_left = 0
         self._admitted = False
         self._scan = Scan()
         self._looks_back = os.environ.get(DEBUG, "") not in ("", "0")
         self._began = 0.0
-        self._recurrent = compat.recurrent_managers(self.kv_cache_manager)
-        compat.withhold_blocks(
-            self.kv_cache_manager, lambda request: request.request_id in self._leaves
-        )
+        publish_planned_stops(self.kv_cache_manager, self._stops)
         compat.backport_exact_readiness(
             self.kv_cache_manager, lambda: self.policy_preset.readiness == "exact"
         )
-        compat.after_allocation(self.kv_cache_manager, self._spend)
+        compat.after_allocation(self.kv_cache_manager, self._allocated)
 
     def _check_block_copy(self) -> None:
         """A hit inside a block is exact only where whole blocks are copied."""
@@ -115,20 +115,41 @@ class RadixFlowScheduler(AsyncScheduler):
                 f"policy {policy.name} holds branches in order of arrival, which "
                 "--scheduling-policy priority overrules: use fcfs or radixflow+"
             )
-        if by_priority and policy.order != "fcfs":
-            raise ConfigurationError(
-                f"policy {policy.name} orders groups by work, which priority "
-                "scheduling overrules: use --scheduling-policy fcfs"
-            )
-        self.policy_preset = policy
-        self._order = GroupOrder(policy.overtake) if policy.order == "group" else None
+        self.policy_preset = policy = policy.on(compat.device_type(self.vllm_config))
         self._gate = self._gate.under(policy)
+        self._planner = self._make_planner(policy)
         if policy.native or by_priority:
             self.waiting = create_request_queue(self.policy)
         else:
-            self.waiting = LaneQueue(self._lane, self._holds, self._order)
+            tree = None if self._planner is None else self._planner.tree
+            self.waiting = PrefixQueue(tree, self._holds)
         self._fenced = policy.fence == "on" or (
             policy.fence == "auto" and compat.needs_fence(self.vllm_config)
+        )
+
+    def _make_planner(self, policy: Policy) -> StopPlanner | None:
+        """A planner where chunks may end anywhere, None where the native ends stay.
+
+        A connector hands over blocks of its own, and EAGLE looks prefixes up one unit
+        short: both keep the native stops, and so the native reuse.
+        """
+        self._stops.clear()
+        if not policy.tree or not self._recurrent:
+            return None
+        if self.connector is not None or self.use_eagle_block_drop:
+            logger.warning(
+                "RadixFlow: %s keeps vLLM's own checkpoints; prefix trees are off",
+                "the KV connector" if self.connector else "speculative decoding",
+            )
+            return None
+        tree = PrefixTree(
+            self.hash_block_size,
+            block=self.block_size // self.hash_block_size,
+            row_tokens=policy.row_tokens or 0,
+            round_tokens=policy.round_tokens or 0,
+        )
+        return StopPlanner(
+            tree, self.block_size, self._stops, use_hints=policy.hints
         )
 
     # -- the life of a request -------------------------------------------------
@@ -146,11 +167,15 @@ class RadixFlowScheduler(AsyncScheduler):
         elif hints is IGNORED:
             self.log.counters.hints_ignored += 1
         self._record(request)
-        if self._order is not None:
-            self._rank(self._order, request)
         super().add_request(request)
 
     def _record(self, request: Request) -> None:
+        hints, keys = self._hints.get(request.request_id), packed(request.block_hashes)
+        if self._planner is not None:
+            rank: tuple[float, ...] = ()
+            if self.policy == SchedulingPolicy.PRIORITY:
+                rank = (request.priority, request.arrival_time)
+            self._planner.arrived(request, keys, hints, rank)
         self.arrivals.add(
             Arrival(
                 name=request.request_id,
@@ -159,8 +184,8 @@ class RadixFlowScheduler(AsyncScheduler):
                 tokens=request.num_prompt_tokens,
                 generates=request.max_tokens,
                 reads_cache=not request.skip_reading_prefix_cache,
-                keys=packed(request.block_hashes),
-                hints=self._hints.get(request.request_id),
+                keys=keys,
+                hints=hints,
             )
         )
 
@@ -169,11 +194,14 @@ class RadixFlowScheduler(AsyncScheduler):
         self._wait_for_deadline()
         self._began = time.perf_counter()
         self.log.round_starts(self.clock())
-        self._finish_published_producers()
         self._open_round()
         output = super().schedule(throttle_prefills)
         if self._fenced:
             self._fence.planned(compat.published_this_round(self._recurrent))
+        if self._planner is not None:
+            self._planner.round_planned(
+                self.requests[name] for name in output.num_scheduled_tokens
+            )
         for new in output.scheduled_new_reqs:
             self.log.admitted(len(new.prompt_token_ids or ()), new.num_computed_tokens)
         bubble = None
@@ -197,11 +225,7 @@ class RadixFlowScheduler(AsyncScheduler):
             hints = self._hints.get(request_id)
             if hints is not None and hints.trim_rows and tensors is not None:
                 rows[request_id] = _rows_from(tensors, max(hints.scored_from - 1, 0))
-        outputs = super().update_from_output(scheduler_output, model_runner_output)
-        for client, ended in self._ended:
-            outputs.setdefault(client, EngineCoreOutputs()).outputs.append(ended)
-        self._ended.clear()
-        return outputs
+        return super().update_from_output(scheduler_output, model_runner_output)
 
     def _free_request(
         self, request: Request, delay_free_blocks: bool = False
@@ -213,11 +237,10 @@ class RadixFlowScheduler(AsyncScheduler):
         """
         kv_params, encoder_params = super()._free_request(request, delay_free_blocks)
         self._gate.drop(request.request_id)
-        self._leaves.discard(request.request_id)
-        self._looks.forget(request.request_id)
-        if self._order is not None:
-            self._order.gone(request.request_id)
-            self._tell_siblings(self._order, request)
+        if self._planner is not None:
+            self._planner.finished(request.request_id)
+        if isinstance(self.waiting, PrefixQueue):
+            self.waiting.forget(request.request_id)
         trace = self.log.finished(request.request_id)
         hinted = self._hints.pop(request.request_id, None) is not None
         if hinted and kv_params is None and self.connector is None:
@@ -233,6 +256,8 @@ class RadixFlowScheduler(AsyncScheduler):
         round for one of higher priority, it would leave keys of what nobody wrote.
         """
         compat.forget_unwritten(self.kv_cache_manager, request)
+        if self._planner is not None:
+            self._planner.preempted(request)
         super()._preempt_request(request, *args, **kwargs)
 
     def _wait_for_deadline(self) -> None:
@@ -249,15 +274,17 @@ class RadixFlowScheduler(AsyncScheduler):
         self._budget_left = self.max_num_scheduled_tokens
         self._admitted = False
         self._scan = Scan()
-        if not isinstance(self.waiting, LaneQueue):
+        if self._planner is not None:
+            self._planner.new_round()
+        if not isinstance(self.waiting, PrefixQueue):
             return
-        self.waiting.next_round()
         room = Room(
             running=len(self.running),
             rows=self.max_num_running_reqs,
             tokens=self.max_num_scheduled_tokens,
         )
         self.waiting.admit(self._gate.release(self.clock(), room))
+        self.waiting.next_round()
 
     def _note_round(self, output: SchedulerOutput, bubble: bool | None) -> None:
         running, waiting = self.get_request_counts()
@@ -267,7 +294,7 @@ class RadixFlowScheduler(AsyncScheduler):
             running=running,
             waiting=waiting,
             held=len(self._gate),
-            parked=self._parked,
+            parked=self._blocked_unseen,
             overtakes=self._gate.overtakes,
             bubble=bubble,
         )
@@ -302,13 +329,17 @@ class RadixFlowScheduler(AsyncScheduler):
 
     def _is_eligible(self, request: Request) -> bool:
         """Whether the policy lets a waiting request run beside what the round has."""
-        # One that was put off by a hit that has shrunk since might fit now; it waits a
-        # round, as others do that are put off, and is no bubble.
-        if self._known_cut(request) is not None:
-            return False
         hit = self._look_up(request)
-        cut = self.policy_preset.frag and self._would_be_cut(request, hit[1])
-        return self._is_ready(hit) and not cut
+        if not self._is_ready(hit):
+            return False
+        if self._planner is not None and self._planner.plans(request):
+            if self._planner.blocking_point(request.request_id) is not None:
+                return False
+            needs = self._planner.start(request, hit[1])
+            return needs is not None and not self._would_be_cut(needs)
+        return not self.policy_preset.frag or not self._native_chunk_is_cut(
+            request, hit[1]
+        )
 
     def _in_sight(self, request: Request) -> bool:
         """Whether the round could have had this waiting request, were it READY."""
@@ -316,72 +347,25 @@ class RadixFlowScheduler(AsyncScheduler):
             self._pause_state == PauseState.UNPAUSED
             and request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)
             and request.request_id not in self._gate
+            and not self._waits_in_bucket(request)
             and not request.num_computed_tokens
             and self.connector is None
         )
 
-    def _spend(self, request: Request, tokens: int) -> None:
+    def _waits_in_bucket(self, request: Request) -> bool:
+        queue = self.waiting
+        return isinstance(queue, PrefixQueue) and queue.is_blocked(request)
+
+    def _allocated(self, request: Request, tokens: int, hit: int) -> None:
+        """vLLM has taken a request into the round with `tokens` tokens."""
         self._budget_left -= tokens
-        self._admitted |= request.status != RequestStatus.RUNNING
-        start, unit = request.num_computed_tokens, self.hash_block_size
-        leaves_more = (start + tokens) // unit > start // unit
-        if self._looks and leaves_more and request.request_id not in self._leaves:
-            self._looks.computed(request.block_hashes)
-        if self._order is not None and isinstance(self.waiting, LaneQueue):
-            self._order.served(request.request_id, tokens)
+        if request.status == RequestStatus.RUNNING:
+            return
+        self._admitted = True
+        if self._planner is not None:
+            self._planner.admitted(request, hit)
 
     # -- who may enter ---------------------------------------------------------
-
-    def _rank(self, order: GroupOrder, request: Request) -> None:
-        """Tell what a new request will have to compute, as far as its hints tell."""
-        hints = self._hints.get(request.request_id)
-        shared = 0
-        if hints is not None and self.policy_preset.hints:
-            shared = min(hints.shared_tokens, request.num_tokens)
-        order.arrived(
-            self._lane(request),
-            request.request_id,
-            request.num_tokens,
-            shared=shared,
-            cached=self._look_up(request)[1],
-            promised=self._promised(order, request),
-        )
-
-    def _promised(self, order: GroupOrder, request: Request) -> int:
-        """First tokens of a request that another which waits will have computed."""
-        unit, promised = self.hash_block_size, 0
-        for name in order.missing:
-            other = self.requests[str(name)]
-            hints = self._hints[other.request_id]
-            units = min(hints.shared_tokens, other.num_tokens) // unit
-            if _begin_alike(request, other, units):
-                promised = max(promised, units * unit)
-        return promised
-
-    def _tell_siblings(self, order: GroupOrder, request: Request) -> None:
-        """A producer has left its state: others need not compute it."""
-        if not self._is_producer(request):
-            return
-        position = min(self._state_position(request), request.num_computed_tokens)
-        units = position // self.hash_block_size
-        for name in order.missing:
-            if _begin_alike(request, self.requests[str(name)], units):
-                order.cached(name, position)
-
-    def _lane(self, request: Request) -> Hashable:
-        """Branches that resume at the same state share a lane.
-
-        The key is the hash of the shared tokens themselves (with the cache salt in
-        it), not the group id that a sender chose.  Only where groups are what is
-        ordered, the group's own id is, within its salt.
-        """
-        hints = self._hints.get(request.request_id)
-        if self._order is not None and hints is not None:
-            return request.cache_salt, hints.group
-        units = 0 if hints is None else hints.shared_tokens // self.hash_block_size
-        if not self._recurrent or not 0 < units <= len(request.block_hashes):
-            return request.request_id
-        return bytes(request.block_hashes[units - 1])
 
     def _holds(self, request: Request) -> bool:
         """Whether the gate keeps an arrival out of sight."""
@@ -390,17 +374,24 @@ class RadixFlowScheduler(AsyncScheduler):
             return False
         residual = request.num_tokens - self._look_up(request)[1]
         self._gate.hold(request.request_id, self.clock(), residual)
-        return policy.admission == "flex" or policy.timer_order == "arrival"
+        return policy.admission == "flex"
 
     # -- who may be visited ----------------------------------------------------
 
     def _handle_blocked_waiting_request(self, request: Request) -> bool:
-        """Native check first; then skip a branch that should not run yet."""
-        may_run = super()._handle_blocked_waiting_request(request) and self._may_run(
-            request
-        )
+        """Native check first; then skip a branch that should not run yet.
+
+        False makes vLLM's loop skip the request for this round and go on.
+        """
+        if not super()._handle_blocked_waiting_request(request):
+            if self._planner is not None:
+                self._planner.resigns(request)
+            return False
+        may_run = self._may_run(request)
         if may_run:
             self._scan.passed = request.request_id
+        else:
+            self._bound_scan()
         return may_run
 
     def _may_run(self, request: Request) -> bool:
@@ -411,90 +402,62 @@ class RadixFlowScheduler(AsyncScheduler):
         policy = self.policy_preset
         if not self._recurrent or not (policy.traversal or policy.frag):
             return True
-        known = self._known_cut(request)
-        if known is not None:
-            self._put_off(request, known)
+        if self._waits_at_a_point(request):
             return False
         hit = self._look_up(request)
         if policy.traversal and not self._is_ready(hit):
-            self._skip(request, hit)
+            self.log.blocked(request.request_id, len(self.running))
             return False
-        if policy.frag and self._would_be_cut(request, hit[1]):
-            self._remember(request, hit[1])
-            self._put_off(request, hit[1])
+        if self._planner is not None and self._planner.plans(request):
+            needs = self._planner.start(request, hit[1])
+            if needs is None:
+                return False
+            cut = self._would_be_cut(needs)
+        else:
+            cut = self._native_chunk_is_cut(request, hit[1])
+        if policy.frag and cut and self._scan.deferred < policy.put_off:
+            self._scan.deferred += 1
+            self.log.counters.deferred += 1
             return False
         self._lookup = (request.request_id, hit)
         return True
+
+    def _waits_at_a_point(self, request: Request) -> bool:
+        """Under priority scheduling the queue is vLLM's, and shows every request."""
+        if self._planner is None or isinstance(self.waiting, PrefixQueue):
+            return False
+        return self._planner.blocking_point(request.request_id) is not None
 
     def _is_ready(self, hit: compat.Hit) -> bool:
         states = compat.states_at_end(self._recurrent, hit[0], self._fence)
         return classify(states) is Readiness.READY
 
-    def _skip(self, request: Request, hit: compat.Hit) -> None:
-        """Leave a BLOCKED branch for the next round, and its lane with it.
-
-        All in the lane have the shared tokens, so what blocks this one there blocks
-        them.  A state beyond the shared boundary is this branch's own affair.
-        """
-        self.log.blocked(request.request_id, len(self.running))
-        self._leave(request, with_lane=self._shared_left(request, hit[1]) >= 0)
-
-    def _put_off(self, request: Request, hit: int) -> None:
-        """Leave a branch that would be cut short for the next round (+Frag).
-
-        Where shared tokens are what it lacks, all in its lane lack them.
-        """
-        self.log.counters.deferred += 1
-        self._scan.deferred += 1
-        lacking = self._shared_left(request, hit)
-        self._leave(request, with_lane=lacking > self.block_size)
-
-    def _known_cut(self, request: Request) -> int | None:
-        """The hit of a branch that was put off, where it would be cut short again."""
-        hit = self._looks.length(request.request_id)
-        return None if hit is None or not self._would_be_cut(request, hit) else hit
-
-    def _remember(self, request: Request, hit: int) -> None:
-        unit, prefixes = hit // self.hash_block_size, request.block_hashes
-        behind = prefixes[unit] if unit < len(prefixes) else None
-        self._looks.keep(request.request_id, hit, behind)
-
-    def _shared_left(self, request: Request, hit: int) -> int:
-        """Tokens from a hit to the shared boundary; below 0 past it, or without one."""
-        hints = self._hints.get(request.request_id)
-        return -1 if hints is None else hints.shared_tokens - hit
-
-    def _leave(self, request: Request, *, with_lane: bool) -> None:
-        """Go on without a branch, and without its lane where that waits with it."""
-        if with_lane and isinstance(self.waiting, LaneQueue):
-            self.waiting.park(request)
-        self._bound_scan()
-
     def _bound_scan(self) -> None:
-        """End the scan once it has looked at enough branches in vain."""
-        policy, deferred = self.policy_preset, self._scan.deferred
-        enough = (
-            deferred >= policy.put_off
-            or self.log.blocked_in_round + deferred >= policy.scan_limit
-        )
-        if enough and isinstance(self.waiting, LaneQueue):
-            self.waiting.closed = self._scan.cut = True
+        """End the scan once it has visited enough branches in vain."""
+        visits = self.log.blocked_in_round + self._scan.deferred
+        if visits >= self.policy_preset.scan_limit:
+            self._scan.cut = True
             self.log.counters.scans_cut += 1
+            if isinstance(self.waiting, PrefixQueue):
+                self.waiting.closed = True
 
-    def _would_be_cut(self, request: Request, hit: int) -> bool:
-        """Whether the budget left would cut the branch's next segment short (+Frag).
+    def _would_be_cut(self, needs: int) -> bool:
+        """Whether the budget left is too small for a chunk of `needs` tokens (+Frag).
 
-        The first branch of a round is never put off: the next round, with the same
+        The first branch of a round is never deferred: the next round, with the same
         requests running, would have no more for it.
         """
-        wanted = request.num_tokens - hit
         left = self._budget_left
-        if not self.need_mamba_block_aligned_split or not self._admitted:
+        whole = min(needs, self.max_num_scheduled_tokens)
+        return self._admitted and 0 < left < whole
+
+    def _native_chunk_is_cut(self, request: Request, hit: int) -> bool:
+        """The same where vLLM cuts a chunk down to whole blocks."""
+        wanted = request.num_tokens - hit
+        if not self.need_mamba_block_aligned_split or not self._would_be_cut(wanted):
             return False
-        if not 0 < left < min(wanted, self.max_num_scheduled_tokens):
-            return False
-        whole = super()._mamba_block_aligned_split(request, wanted, hit)
-        return whole > super()._mamba_block_aligned_split(request, left, hit)
+        split = super()._mamba_block_aligned_split
+        return split(request, wanted, hit) > split(request, self._budget_left, hit)
 
     # -- what the cache holds for it -------------------------------------------
 
@@ -516,8 +479,7 @@ class RadixFlowScheduler(AsyncScheduler):
         hints = self._hints.get(request.request_id)
         if hints is None or self.connector is not None:
             return self._native_look_up(request, native_cap)
-        hit = self._capped(request, hints, native_cap)
-        return self._with_shared_boundary(hit, request, hints)
+        return self._capped(request, hints, native_cap)
 
     def _native_look_up(self, request: Request, native_cap: int | None) -> compat.Hit:
         caps = () if native_cap is None else (native_cap,)
@@ -538,96 +500,30 @@ class RadixFlowScheduler(AsyncScheduler):
         self.log.counters.capped_hits += 1
         return compat.shorter_lookup(self.kv_cache_manager, request, cap)
 
-    def _with_shared_boundary(
-        self, hit: compat.Hit, request: Request, hints: Hints
-    ) -> compat.Hit:
-        """Let the native splitter end a chunk where the siblings will resume."""
-        blocks, length, boundary, diverged = hit
-        shared = hints.shared_tokens - hints.shared_tokens % self.hash_block_size
-        if not self.policy_preset.hints or shared > request.num_prompt_tokens:
-            return hit
-        if shared <= max(length, boundary):
-            return hit
-        return blocks, length, shared, diverged
-
-    # -- where a chunk ends ----------------------------------------------------
+    # -- where a chunk ends --------------------------------------------------------
 
     def _mamba_block_aligned_split(
         self, request: Request, num_new_tokens: int, *computed: int, **named: int
     ) -> int:
-        """Natively, except where a native stop would serve nobody.
+        """Planned, where the request is planned for; else natively.
 
-        The native stops exist to leave states for others.  A leaf is a consumer that
-        resumes at the shared boundary: what follows is its own, and nobody's state.
-        A producer's siblings resume at its last unit, not at the block before it.
+        vLLM ends chunks at block boundaries, since it publishes a block's state under
+        the block's key.  `publication` gives keys to planned stops alone, so that a
+        planned chunk may begin and end anywhere.
         """
-        hit = sum(computed) + sum(named.values())
-        start = request.num_computed_tokens + hit
-        end = start + num_new_tokens
-        if self._is_leaf(request, start):
-            self._leaves.add(request.request_id)
-            if end >= request.num_prompt_tokens:
-                return num_new_tokens
-        else:
-            self._leaves.discard(request.request_id)
-        if self._is_producer(request) and start % self.block_size == 0:
-            position = self._state_position(request)
-            if start < position <= end:
-                return position - start
-        return super()._mamba_block_aligned_split(
-            request, num_new_tokens, *computed, **named
-        )
-
-    def _is_leaf(self, request: Request, start: int) -> bool:
-        hints = self._hints.get(request.request_id)
-        return (
-            self.policy_preset.hints
-            and hints is not None
-            and hints.role == "consumer"
-            and 0 < hints.shared_tokens <= start + self.hash_block_size
-        )
-
-    def _is_producer(self, request: Request) -> bool:
-        hints = self._hints.get(request.request_id)
-        return (
-            hints is not None
-            and hints.state_only
-            and self.policy_preset.hints
-            and self.mamba_partial_cache_hit
-        )
-
-    def _state_position(self, request: Request) -> int:
-        """Where a prompt's own state is published: the last unit inside it."""
-        unit = self.hash_block_size
-        return (request.num_prompt_tokens - 1) // unit * unit
-
-    def _finish_published_producers(self) -> None:
-        """End a producer whose state is published: it has nothing else to give.
-
-        Going on, it would copy that state aside and hold its consumers for a round.
-        """
-        for request in [r for r in self.running if self._has_published(r)]:
-            trace = self.log.traces.get(request.request_id)
-            self.finish_requests(request.request_id, RequestStatus.FINISHED_STOPPED)
-            ended = EngineCoreOutput(
-                request_id=request.request_id,
-                new_token_ids=[],
-                finish_reason=request.get_finished_reason(),
-                events=request.take_events(),
-                kv_transfer_params={"radixflow": trace.as_dict()} if trace else None,
-                trace_headers=request.trace_headers,
+        planner = self._planner
+        if planner is None or is_decoding(request) or not planner.plans(request):
+            return super()._mamba_block_aligned_split(
+                request, num_new_tokens, *computed, **named
             )
-            self._ended.append((request.client_index, ended))
-
-    def _has_published(self, request: Request) -> bool:
-        published = request.num_computed_tokens == self._state_position(request)
-        return published and self._is_producer(request)
+        start = request.num_computed_tokens + sum(computed) + sum(named.values())
+        return planner.chunk(request, start, num_new_tokens)
 
     # -- the door of `plugin` --------------------------------------------------
 
     @property
-    def _parked(self) -> int:
-        return self.waiting.parked if isinstance(self.waiting, LaneQueue) else 0
+    def _blocked_unseen(self) -> int:
+        return self.waiting.blocked if isinstance(self.waiting, PrefixQueue) else 0
 
     def snapshot(self) -> dict[str, Any]:
         """What ``GET /v1/radixflow/stats`` shows, as JSON-ready data."""
@@ -648,7 +544,7 @@ class RadixFlowScheduler(AsyncScheduler):
                 "running": running,
                 "waiting": waiting,
                 "held": len(self._gate),
-                "parked": self._parked,
+                "parked": self._blocked_unseen,
                 "oldest_blocked_s": self.log.oldest_blocked(self.clock()),
                 "longest_hold_s": self._gate.longest,
             },
@@ -688,14 +584,6 @@ class RadixFlowScheduler(AsyncScheduler):
         self._adopt(policy)
         logger.info("RadixFlow policy: %s", policy.name)
         return True
-
-
-def _begin_alike(one: Request, other: Request, units: int) -> bool:
-    """Whether two prompts have their first `units` match units in common, 1 or more."""
-    keys, others = one.block_hashes, other.block_hashes
-    return 0 < units <= min(len(keys), len(others)) and (
-        keys[units - 1] == others[units - 1]
-    )
 
 
 def _rows_from(tensors: LogprobsTensors, first: int) -> LogprobsTensors:

@@ -34,8 +34,9 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 from server_ext.engine import block_copy
+from server_ext.engine.queue import PrefixQueue
 from server_ext.engine.scheduler import RadixFlowScheduler
-from server_ext.hints import STATE_ONLY, TRIM_ROWS
+from server_ext.hints import TRIM_ROWS
 from server_ext.replay.rig import Shape, cache_layout, scaled
 from tests.engine.shadow import ShadowWorker
 
@@ -175,7 +176,7 @@ def hints(
     *,
     group: str = "g",
     branches: int = 2,
-    shared: int = 0,
+    boundaries: Sequence[int] = (),
     scored_from: int | None = None,
     **more: Any,
 ) -> dict[str, Any]:
@@ -185,7 +186,7 @@ def hints(
         "radixflow_group": group,
         "radixflow_role": role,
         "radixflow_branches": branches,
-        "radixflow_shared_tokens": shared,
+        "radixflow_boundaries": list(boundaries),
         **more,
     }
     if scored_from is not None:
@@ -264,13 +265,13 @@ def make_group(
     salt: str | None = None,
     priority: int = 0,
     arrival: float = 0.0,
-    producer: bool = True,
+    hinted: bool = True,
 ) -> list[Request]:
     """The requests of one ``POST /v1/branches``, as ``server_ext.api`` sends them.
 
     Args:
         scheduler: where they will go.
-        group: group id; the requests are ``<group>-producer``, ``<group>-0``, ...
+        group: group id; the requests are ``<group>-0``, ``<group>-1``, ...
         document: the shared tokens.
         tails: tokens of each branch after the document.
         scored: how many of the last tokens of each branch are scored.
@@ -278,36 +279,25 @@ def make_group(
         salt: cache salt.
         priority: priority of all.
         arrival: arrival time of all.
-        producer: send the producer (the endpoint leaves it out for a short document,
-            one branch alone, or a document that it has seen lately).
+        hinted: announce where the document ends and how many branches come.
     """
-    shared = len(document)
-    common: dict[str, Any] = {"group": group, "branches": len(tails), "shared": shared}
+    boundaries = [len(document)] if document and hinted else []
     result = []
-    if producer and len(tails) > 1 and shared > scheduler.hash_block_size:
-        result.append(
-            make_request(
-                scheduler,
-                f"{group}-producer",
-                document,
-                extra_args={**hints("producer", **common), **STATE_ONLY},
-                salt=salt,
-                priority=priority,
-                arrival=arrival,
-            )
-        )
     for index, tail in enumerate(tails):
         prompt = [*document, *tail]
         scored_from = len(prompt) - min(scored, len(tail)) if likelihood else None
+        announced = hints(
+            group=group,
+            branches=len(tails),
+            boundaries=boundaries,
+            scored_from=scored_from,
+        )
         result.append(
             make_request(
                 scheduler,
                 f"{group}-{index}",
                 prompt,
-                extra_args={
-                    **hints("consumer", **common, scored_from=scored_from),
-                    **(TRIM_ROWS if likelihood else {}),
-                },
+                extra_args={**announced, **(TRIM_ROWS if likelihood else {})},
                 salt=salt,
                 priority=priority,
                 arrival=arrival,
@@ -557,14 +547,21 @@ class Driver:
         yield "deferred_waiting", self.scheduler.deferred_waiting
         if not self.scheduler.knobs.native:
             yield "_hints", self.scheduler._hints
-            yield "_leaves", self.scheduler._leaves
-            yield "_ended", self.scheduler._ended
+            yield "_stops", len(self.scheduler._stops)
+            if self.scheduler._planner is not None:
+                planner = self.scheduler._planner
+                yield "tree", len(planner.tree)
+                yield "tree root", planner.tree.root.waiting
+                yield "_unplanned", planner._unplanned
+                yield "_prefilling", planner._prefilling
             yield "traces", self.scheduler.log.traces
             yield "_gate", len(self.scheduler._gate)
             yield "_fence", len(self.scheduler._fence)
             yield "waiting", list(self.scheduler.waiting)
-            if self.scheduler._order is not None:
-                yield "_order", self.scheduler._order._groups
+            if isinstance(self.scheduler.waiting, PrefixQueue):
+                yield "_position", self.scheduler.waiting._position
+                yield "_bucket_of", self.scheduler.waiting._bucket_of
+                yield "blocked", self.scheduler.waiting.blocked
 
     # -- what was computed -------------------------------------------------
 

@@ -1,0 +1,167 @@
+"""Prefix trees for vLLM's requests: who waits, where chunks end, what is published.
+
+`StopPlanner` keeps a `PrefixTree` in step with the scheduler and translates between
+tokens and match units.  The scheduler tells it what happens to a request, and asks
+where its next chunk should end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from vllm.v1.request import Request
+
+from server_ext.engine.publication import PlannedStops, is_decoding
+from server_ext.hints import Hints
+from server_ext.policy.tree import Point, PrefixTree
+
+__all__ = ["StopPlanner"]
+
+
+class StopPlanner:
+    """One plan for all requests of a scheduler.
+
+    Args:
+        tree: an empty tree.
+        block_size: tokens of a cache block.
+        stops: where publication reads the planned stops.
+        use_hints: use boundaries and branch counts that requests announce.
+    """
+
+    def __init__(
+        self, tree: PrefixTree, block_size: int, stops: PlannedStops, *, use_hints: bool
+    ) -> None:
+        self.tree = tree
+        self._block_size = block_size
+        self._stops = stops
+        self._use_hints = use_hints
+        self._unplanned: dict[str, tuple[int, ...]] = {}
+        self._prefilling: set[str] = set()
+        self._decided: tuple[str, int, int] = ("", 0, 0)
+
+    # -- the life of a request ---------------------------------------------------
+
+    def arrived(
+        self, request: Request, keys: bytes, hints: Hints | None, rank: tuple[float, ...]
+    ) -> None:
+        """Plan for a new request; a streaming session stays native.
+
+        Args:
+            request: the request.
+            keys: its prefix keys, `KEY_BYTES` for each match unit.
+            hints: its hints, if it has usable ones.
+            rank: its rank under priority scheduling, else empty.
+        """
+        if request.resumable:
+            return
+        name, unit = request.request_id, self.tree.unit
+        scored_from = 0 if hints is None else hints.scored_from
+        last = request.num_prompt_tokens - 1
+        # A hit must leave the row before the first scored token to be computed.
+        reach = min(last, scored_from - 1) if scored_from else last
+        end = self.tree.add(
+            name,
+            keys[: max(reach, 0) // unit * (len(keys) and 8)],
+            rank=rank,
+            resumes=not request.skip_reading_prefix_cache,
+        )
+        if hints is not None and hints.boundaries and self._use_hints:
+            self._expect(request, hints)
+            return
+        self._unplanned[name] = tuple(
+            sorted({last // self._block_size * self._block_size // unit, last // unit})
+        )
+        if request.max_tokens > 1 and end.parent is not None and not end.published:
+            end.expected = max(end.expected, 1)  # the next turn of a chat goes on here
+
+    def _expect(self, request: Request, hints: Hints) -> None:
+        """Use what a client announces: where prompts part, and its missing branches."""
+        name, unit = request.request_id, self.tree.unit
+        *shared, parting = (tokens // unit for tokens in hints.boundaries)
+        self.tree.expect(name, shared)
+        group = (request.cache_salt, hints.group)
+        if hints.role == "producer":
+            self.tree.expect(name, (parting,))
+        self.tree.expect_group(name, group, parting, hints.branches)
+
+    def admitted(self, request: Request, hit: int) -> None:
+        """The request enters the batch behind a hit of `hit` tokens."""
+        if request.request_id in self.tree:
+            self.tree.admitted(request.request_id, hit // self.tree.unit)
+            self._prefilling.add(request.request_id)
+
+    def preempted(self, request: Request) -> None:
+        """The request waits again, from its beginning."""
+        name = request.request_id
+        if name in self.tree:
+            self.tree.preempted(name)
+            self._prefilling.discard(name)
+            self._stops.restart(name)
+
+    def resigns(self, request: Request) -> None:
+        """The request cannot run now for a reason of its own: nobody waits for it."""
+        self.tree.resigns(request.request_id)
+
+    def finished(self, request_id: str) -> None:
+        """The request has left the scheduler."""
+        self.tree.finished(request_id)
+        self._unplanned.pop(request_id, None)
+        self._prefilling.discard(request_id)
+        self._stops.forget(request_id)
+
+    def round_planned(self, requests: Iterable[Request]) -> None:
+        """A round takes these requests to their ``num_computed_tokens``."""
+        unit = self.tree.unit
+        for request in requests:
+            name = request.request_id
+            if name not in self._prefilling:
+                continue
+            end = request.num_computed_tokens
+            self.tree.advanced(
+                name, end // unit, published=self._stops.publishes(request, end)
+            )
+            if is_decoding(request):
+                self._prefilling.discard(name)
+
+    # -- questions ---------------------------------------------------------------
+
+    def plans(self, request: Request) -> bool:
+        """Whether the request's chunks are planned here; others are native."""
+        return request.request_id in self.tree
+
+    def blocking_point(self, request_id: str) -> Point | None:
+        """The point at which a waiting request should wait, None if it may run."""
+        return self.tree.blocking_point(request_id)
+
+    def start(self, request: Request, hit: int) -> int | None:
+        """Length of the first chunk of a waiting request behind a hit, in tokens.
+
+        Returns:
+            None where the request should wait after all: a checkpoint that it counted
+            on has been evicted, and another request is about to compute it.
+        """
+        name, unit = request.request_id, self.tree.unit
+        lost = self.tree.observe_hit(name, hit // unit)
+        if lost and self.tree.blocking_point(name) is not None:
+            return None
+        stop = self._next_stop(name, hit)
+        self._decided = (name, hit, stop)
+        return (stop or request.num_tokens) - hit
+
+    def chunk(self, request: Request, start: int, tokens: int) -> int:
+        """Tokens of the chunk that begins at `start`, at most `tokens`."""
+        name = request.request_id
+        decided_for, decided_at, stop = self._decided
+        if (decided_for, decided_at) != (name, start):
+            stop = self._next_stop(name, start)
+        self._stops.plan(name, stop)
+        return min(tokens, stop - start) if stop else tokens
+
+    def new_round(self) -> None:
+        """Nothing decided for a request in one round holds in the next."""
+        self._decided = ("", 0, 0)
+
+    def _next_stop(self, name: str, start: int) -> int:
+        unit = self.tree.unit
+        unplanned = self._unplanned.get(name, ())
+        return self.tree.next_stop(name, start // unit, unplanned) * unit
