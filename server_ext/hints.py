@@ -10,19 +10,20 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
-__all__ = ["IGNORED", "STATE_ONLY", "TRIM_ROWS", "Hints", "read_hints"]
+__all__ = ["IGNORED", "TRIM_ROWS", "Hints", "read_hints"]
 
 VERSION = 1
 MAX_BRANCHES = 4096
 MAX_TOKENS = 2**31 - 1
+MAX_BOUNDARIES = 64
 _PREFIX = "radixflow_"
 INTERNAL = "radixflow_internal"
 TRIM_ROWS = {INTERNAL: {"trim_rows": True}}
-STATE_ONLY = {INTERNAL: {"state_only": True}}
 """What only our own endpoint can ask for: an object cannot be sent in ``vllm_xargs``
-(scalars and flat lists).  See `Hints.trim_rows` and `Hints.state_only`."""
+(scalars and flat lists).  See `Hints.trim_rows`."""
 _KEYS = frozenset(
     _PREFIX + key
     for key in (
@@ -30,7 +31,7 @@ _KEYS = frozenset(
         "group",
         "role",
         "branches",
-        "shared_tokens",
+        "boundaries",
         "scored_from",
         "internal",
     )
@@ -44,22 +45,21 @@ class Hints:
 
     Attributes:
         group: opaque group id; meaningful only beside the request's cache salt.
-        role: ``producer`` writes the shared state, ``consumer`` resumes from it.
-        branches: number of branches in the group.
-        shared_tokens: shared boundary in tokens, 0 if unknown.
+        role: ``producer`` computes a prefix for others, ``consumer`` is a branch.
+        branches: number of branches that the group will send.
+        boundaries: ascending prefix lengths in tokens at which prompts are expected to
+            part; the last one is where the group's own branches part.
         scored_from: index of the first scored token (a cache hit must leave the row
             before it to be computed), 0 if nothing is scored.
         trim_rows: hand over the prompt rows from `scored_from` on, and no others.
-        state_only: end as soon as the shared state is published; no token is wanted.
     """
 
     group: str
     role: Literal["producer", "consumer"]
     branches: int
-    shared_tokens: int = 0
+    boundaries: tuple[int, ...] = ()
     scored_from: int = 0
     trim_rows: bool = False
-    state_only: bool = False
 
 
 IGNORED = object()
@@ -68,6 +68,16 @@ IGNORED = object()
 
 def _bounded(value: object, low: int, high: int) -> bool:
     return type(value) is int and low <= value <= high
+
+
+def _ascending(value: object) -> bool:
+    """Whether `value` is a list of boundaries."""
+    return (
+        isinstance(value, list)
+        and len(value) <= MAX_BOUNDARIES
+        and all(_bounded(boundary, 1, MAX_TOKENS) for boundary in value)
+        and all(one < other for one, other in pairwise(value))
+    )
 
 
 def read_hints(extra_args: object) -> Hints | object | None:
@@ -92,15 +102,13 @@ def read_hints(extra_args: object) -> Hints | object | None:
     internal = ours.get(INTERNAL, {})
     if not _wellformed(ours) or not isinstance(internal, Mapping):
         return IGNORED
-    role = ours["radixflow_role"]
     return Hints(
         group=ours["radixflow_group"],
-        role=role,
+        role=ours["radixflow_role"],
         branches=ours["radixflow_branches"],
-        shared_tokens=ours.get("radixflow_shared_tokens", 0),
+        boundaries=tuple(ours.get("radixflow_boundaries", ())),
         scored_from=ours.get("radixflow_scored_from", 0),
         trim_rows=internal.get("trim_rows") is True,
-        state_only=internal.get("state_only") is True and role == "producer",
     )
 
 
@@ -113,6 +121,6 @@ def _wellformed(ours: Mapping[str, Any]) -> bool:
         and _GROUP_ID.fullmatch(group) is not None
         and ours.get("radixflow_role") in ("producer", "consumer")
         and _bounded(ours.get("radixflow_branches"), 1, MAX_BRANCHES)
-        and _bounded(ours.get("radixflow_shared_tokens", 0), 0, MAX_TOKENS)
+        and _ascending(ours.get("radixflow_boundaries", []))
         and _bounded(ours.get("radixflow_scored_from", 0), 0, MAX_TOKENS)
     )
