@@ -1,16 +1,12 @@
-"""One group, run: branches into the engine, events out as each ends.
+"""Run one group: submit its branches to the engine, emit an event as each ends.
 
-A group with something to share sends producers (the shared prefix alone) first, so that
-a state is published where every branch resumes; the scheduler keeps the order honest.
-Nothing here waits for a producer.
+Every request carries hints that say where its prompt parts from others. The scheduler
+decides what is computed once and who waits for it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from array import array
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -32,13 +28,12 @@ from server_ext.api.scoring import (
 )
 from server_ext.api.tokens import GroupPrompts
 from server_ext.hints import VERSION
-from server_ext.sharing import producer_boundaries
 
 if TYPE_CHECKING:
     from vllm.engine.protocol import EngineClient
     from vllm.outputs import RequestOutput
 
-__all__ = ["Group", "ProducedDocuments", "Route"]
+__all__ = ["Group", "Load", "Route"]
 
 logger = logging.getLogger("vllm.radixflow")
 
@@ -55,7 +50,6 @@ class Route:
     Attributes:
         ours: the engine runs the RadixFlow scheduler (hits are capped, rows trimmed).
         connector: a KV connector is configured (its hits know no cap).
-        match_unit: tokens between two boundaries that a hit can land on.
         ids_a_read: token ids that one generated row can be asked for.
         by_ids: the engine runs the V2 model runner, which gives the scored rows alone
             and withholds them where a hit took one.
@@ -63,7 +57,6 @@ class Route:
 
     ours: bool
     connector: bool
-    match_unit: int
     ids_a_read: int = 20
     by_ids: bool = False
 
@@ -71,38 +64,6 @@ class Route:
     def scores_from_cache(self) -> bool:
         """Whether scored rows are safe beside the prefix cache."""
         return (self.ours or self.by_ids) and not self.connector
-
-
-class ProducedDocuments:
-    """Which documents have had a producer lately: a bounded memory of digests.
-
-    Wrong memory costs time, never exactness: a branch that finds nothing in the cache
-    computes its whole prompt and reports so, and the document is forgotten here.
-    """
-
-    def __init__(self, most: int = 4096) -> None:
-        self._most = most
-        self._digests: OrderedDict[bytes, None] = OrderedDict()
-
-    @staticmethod
-    def digest(tokens: tuple[int, ...], salt: str | None, rank: int | None) -> bytes:
-        """Key of a document within its cache namespace."""
-        head = repr((salt, rank)).encode()
-        return hashlib.sha256(head + b"\0" + array("q", tokens).tobytes()).digest()
-
-    def __contains__(self, digest: bytes) -> bool:
-        return digest in self._digests
-
-    def remember(self, digest: bytes) -> None:
-        """A producer for this document is on its way."""
-        self._digests[digest] = None
-        self._digests.move_to_end(digest)
-        if len(self._digests) > self._most:
-            self._digests.popitem(last=False)
-
-    def forget(self, digest: bytes) -> None:
-        """Its state did not come to be, or is gone."""
-        self._digests.pop(digest, None)
 
 
 @dataclass
@@ -132,7 +93,6 @@ class _Usage:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     computed_tokens: int = 0
-    producer_tokens: int = 0
     completed: int = 0
     failed: int = 0
     first: int = 0
@@ -152,7 +112,6 @@ class _Usage:
             "prompt_tokens": self.prompt_tokens,
             "cached_tokens": self.cached_tokens,
             "computed_tokens": self.computed_tokens,
-            "producer_tokens": self.producer_tokens,
             "rounds": self.last - self.first + 1 if self.first else None,
         }
 
@@ -166,7 +125,6 @@ class Group:
         request: the wire's request.
         prompts: its prompts.
         route: how this server reads rows.
-        documents: the server's memory of produced documents.
         load: of the server, told when the group has ended.
         group_id: the group's id.
         request_id: the request's id; branch i runs as ``<request_id>-<i>``.
@@ -179,7 +137,6 @@ class Group:
     request: BranchesRequest
     prompts: GroupPrompts
     route: Route
-    documents: ProducedDocuments
     load: Load
     group_id: str
     request_id: str
@@ -199,33 +156,34 @@ class Group:
         """
         await emit(self._started())
         slots = anyio.CapacityLimiter(BRANCHES_IN_FLIGHT)
-        together, alone = self._parts()
+        parts = self._parts()
+        hints = self._hints(len(parts))
         async with anyio.create_task_group() as tasks:
-            for boundary in self._boundaries(only_readers=not alone):
-                tasks.start_soon(self._produce, boundary)
-            for part in together:
-                tasks.start_soon(self._in_slot, slots, part, emit)
-            for index in alone:
-                tasks.start_soon(self._in_slot, slots, (index,), emit)
+            for part in parts:
+                tasks.start_soon(self._in_slot, slots, part, hints, emit)
         await emit(self._completed())
 
     async def _in_slot(
-        self, slots: anyio.CapacityLimiter, part: Sequence[int], emit: Emit
+        self,
+        slots: anyio.CapacityLimiter,
+        part: Sequence[int],
+        hints: dict[str, Any],
+        emit: Emit,
     ) -> None:
         async with slots:  # until the events are out: a slow reader slows the group
             events = (
-                await self._read_together(part)
+                await self._read_together(part, hints)
                 if len(part) > 1
-                else [await self._branch(part[0])]
+                else [await self._branch(part[0], hints)]
             )
             for event in events:
                 await emit(event)
 
-    def _parts(self) -> tuple[list[list[int]], list[int]]:
-        """Branches that one row scores, and those that have requests of their own.
+    def _parts(self) -> list[list[int]]:
+        """The branches of each request, in order.
 
         A branch of one token after the whole context is read from the context's last
-        row, with all others like it.
+        row, with all others like it. Every other branch has a request of its own.
         """
         everyone = range(len(self.prompts.branches))
         context, most = len(self.prompts.context), self.route.ids_a_read
@@ -239,93 +197,41 @@ class Group:
         parts = [short[at : at + most] for at in range(0, len(short), max(most, 1))]
         together = [part for part in parts if len(part) > 1]
         taken = {index for part in together for index in part}
-        return together, [index for index in everyone if index not in taken]
-
-    # -- the producer ----------------------------------------------------------
-
-    def _boundaries(self, *, only_readers: bool) -> list[int]:
-        """Where a producer should leave a state that is not there yet.
-
-        At the context's end only where branches go on from there: a request that ends
-        there leaves it by itself.
-        """
-        wanted = producer_boundaries(
-            self.prompts.document_tokens,
-            self.prompts.shared_tokens,
-            len(self.prompts.branches),
-            self.route.match_unit,
+        return sorted(
+            [*together, *([index] for index in everyone if index not in taken)]
         )
-        return [
-            boundary
-            for boundary in wanted
-            if not (only_readers and boundary == len(self.prompts.context))
-            and self._document(boundary) not in self.documents
-        ]
-
-    def _document(self, boundary: int) -> bytes:
-        shared = self.prompts.context[:boundary]
-        return ProducedDocuments.digest(shared, self.request.cache_salt, self.rank)
-
-    async def _produce(self, boundary: int) -> None:
-        """Compute a shared prefix once; a failure costs reuse, not the group."""
-        document = self._document(boundary)
-        self.documents.remember(document)
-        tokens = list(self.prompts.context[:boundary])
-        params = sampling(hints=self._hints("producer", boundary), cached=True)
-        name = f"{self.request_id}-{boundary}-producer"
-        produced = False
-        try:
-            output = await self._generate(tokens, name, params)
-            produced = True
-        except (EngineDeadError, BranchFailure) as error:
-            logger.warning("producer of %s failed: %s", self.group_id, error)
-            return
-        except Exception:
-            logger.warning("producer of %s failed", self.group_id, exc_info=True)
-            return
-        finally:
-            if not produced:
-                self.documents.forget(document)
-        trace = _rounds(output)
-        cached = output.num_cached_tokens or 0
-        computed = trace["tokens"] if trace else len(tokens) - cached
-        self._usage.producer_tokens += computed
-        self._usage.computed_tokens += computed
-        self._usage.saw(trace)
 
     # -- a branch --------------------------------------------------------------
 
-    async def _branch(self, index: int) -> dict[str, Any]:
+    async def _branch(self, index: int, hints: dict[str, Any]) -> dict[str, Any]:
         try:
             with self._naming(index):
-                output, reading = await self._scored(index)
+                output, reading = await self._scored(index, hints)
         except BranchFailure as failure:
             return self._failed(index, failure)
         branch = len(self.prompts.branches[index])
-        self._saw(output)
+        self._usage.saw(_rounds(output))
         return self._branch_completed(
             index, reading, output, computed=branch - (output.num_cached_tokens or 0)
         )
 
-    async def _read_together(self, part: Sequence[int]) -> list[dict[str, Any]]:
+    async def _read_together(
+        self, part: Sequence[int], hints: dict[str, Any]
+    ) -> list[dict[str, Any]]:
         """Branches of one token each, all from the context's last row.
 
         The request's tokens are computed for the first of them.
         """
         context = list(self.prompts.context)
         tokens = {index: self.prompts.branches[index].tail[0] for index in part}
-        params = sampling(
-            hints=self._hints("consumer", self.prompts.shared_tokens),
-            cached=True,
-            labels=tuple(tokens.values()),
-        )
+        params = sampling(hints=hints, cached=True, labels=tuple(tokens.values()))
         name = f"{self.request_id}-{part[0]}"
         try:
             with self._naming(part[0]):
                 output = await self._generate(context, name, params)
         except BranchFailure as failure:
             return [self._failed(index, failure) for index in part]
-        self._saw(output)
+        self._usage.saw(_rounds(output))
         computed, events = len(context) - (output.num_cached_tokens or 0), []
         for index, token in tokens.items():
             try:
@@ -356,27 +262,29 @@ class Group:
             logger.exception("branch %d of %s failed", index, self.group_id)
             raise BranchFailure("engine_error", repr(error), retryable=True) from error
 
-    async def _scored(self, index: int) -> tuple[RequestOutput, Reading]:
+    async def _scored(
+        self, index: int, hints: dict[str, Any]
+    ) -> tuple[RequestOutput, Reading]:
         branch = self.prompts.branches[index]
         prompt = self.prompts.prompt(index)
         if self.request.scoring == "label":
-            output = await self._ask(index, prompt, cached=True)
+            output = await self._ask(index, prompt, hints, cached=True)
             return output, read_labels(output, self.prompts.labels)
-        output = await self._ask(index, prompt, cached=self.route.scores_from_cache)
+        from_cache = self.route.scores_from_cache
+        output = await self._ask(index, prompt, hints, cached=from_cache)
         if (output.num_cached_tokens or 0) >= branch.scored_from:
             # A hit took the first scored row with it: read it without the cache.
-            output = await self._ask(index, prompt, cached=False)
+            output = await self._ask(index, prompt, hints, cached=False)
         read = read_id_rows if self.route.by_ids else read_rows
         return output, read(output, prompt[branch.scored_from :])
 
     async def _ask(
-        self, index: int, prompt: list[int], *, cached: bool
+        self, index: int, prompt: list[int], hints: dict[str, Any], *, cached: bool
     ) -> RequestOutput:
         scored_from = self.prompts.branches[index].scored_from
         scored: list[int] = []
-        hints = self._hints("consumer", self.prompts.shared_tokens)
         if self.request.scoring == "likelihood":
-            hints["radixflow_scored_from"] = scored_from
+            hints = {**hints, "radixflow_scored_from": scored_from}
             scored = prompt[scored_from:]
         params = sampling(
             hints=hints,
@@ -414,13 +322,14 @@ class Group:
             )
         return last
 
-    def _hints(self, role: str, shared: int) -> dict[str, Any]:
+    def _hints(self, requests: int) -> dict[str, Any]:
+        """What all requests of the group say of themselves."""
         return {
             "radixflow_v": VERSION,
             "radixflow_group": self.group_id,
-            "radixflow_role": role,
-            "radixflow_branches": len(self.prompts.branches),
-            "radixflow_shared_tokens": shared,
+            "radixflow_role": "consumer",
+            "radixflow_branches": requests,
+            "radixflow_boundaries": list(self.prompts.boundaries),
         }
 
     # -- events ----------------------------------------------------------------
@@ -436,10 +345,6 @@ class Group:
             "document_tokens": self.prompts.document_tokens,
             "shared_tokens": self.prompts.shared_tokens,
         }
-
-    def _saw(self, output: RequestOutput) -> None:
-        self._note_reuse(output.num_cached_tokens or 0)
-        self._usage.saw(_rounds(output))
 
     def _branch_completed(
         self, index: int, reading: Reading, output: RequestOutput, *, computed: int
@@ -464,13 +369,6 @@ class Group:
             "usage": usage,
             "rounds": _shown(_rounds(output)),
         }
-
-    def _note_reuse(self, cached: int) -> None:
-        """Forget what a hit shows to have left the cache."""
-        known = {self.prompts.document_tokens, self.prompts.shared_tokens}
-        for boundary in known:
-            if cached + 2 * self.route.match_unit < boundary:
-                self.documents.forget(self._document(boundary))
 
     def _labels(self, reading: Reading) -> list[dict[str, Any]] | None:
         if reading.labels is None:

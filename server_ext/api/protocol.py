@@ -7,6 +7,7 @@ that a request is well-formed and bounded; whether it fits the model is `tokens`
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Annotated, Any, Literal, LiteralString
 
 from pydantic import (
@@ -24,10 +25,13 @@ __all__ = ["BranchesRequest", "RequestRefused", "parse_request"]
 
 MAX_BRANCHES = 4096
 MAX_LABELS = 64
+MAX_BOUNDARIES = 62
+"""The server adds the document's end and the end of what all branches share."""
 MAX_TOKEN_ID = 2**31 - 1
 GROUP_ID = r"^[A-Za-z0-9._:-]{1,128}$"
 
 TokenId = Annotated[int, Field(strict=True, ge=0, le=MAX_TOKEN_ID)]
+Length = Annotated[int, Field(strict=True, ge=1, le=MAX_TOKEN_ID)]
 LabelText = Annotated[str, Field(strict=True, min_length=1)]
 Label = Annotated[
     Annotated[LabelText, Tag("text")] | Annotated[TokenId, Tag("id")],
@@ -76,19 +80,32 @@ class Message(_Wire):
 
 
 class Document(_Wire):
-    """The shared document, in exactly one of three forms."""
+    """The shared document, in exactly one of three forms.
+
+    `boundaries` are prefix lengths, in characters or token ids, at which prompts of
+    other groups are expected to part from this one.
+    """
 
     text: str | None = None
     token_ids: Annotated[list[TokenId], Field(min_length=1)] | None = None
     messages: Annotated[list[Message], Field(min_length=1, max_length=4096)] | None = (
         None
     )
+    boundaries: Annotated[list[Length], Field(max_length=MAX_BOUNDARIES)] | None = None
 
     @model_validator(mode="after")
     def _one_form(self) -> Document:
         forms = (self.text, self.token_ids, self.messages)
         if sum(form is not None for form in forms) != 1:
             raise ValueError("give exactly one of text, token_ids and messages")
+        if self.boundaries is None:
+            return self
+        if self.messages is not None:
+            raise _wrong("boundaries", "the server finds those of messages by itself")
+        if any(one >= other for one, other in pairwise(self.boundaries)):
+            raise _wrong("boundaries", "they must be strictly ascending")
+        if max(self.boundaries, default=0) > len(self.text or self.token_ids or ()):
+            raise _wrong("boundaries", "the last one is beyond the document's end")
         return self
 
 
@@ -188,8 +205,8 @@ def _refusal(error: ValidationError) -> RequestRefused:
 
 def _path(kind: str, place: tuple[int | str, ...]) -> tuple[int | str, ...]:
     """The data's own path: behind a label pydantic names the kind that it tried."""
-    if not place and kind in BranchesRequest.model_fields:
-        return (kind,)
+    if kind in BranchesRequest.model_fields or kind in Document.model_fields:
+        return (*place, kind)
     return place[:2] if place[:1] == ("labels",) else place
 
 

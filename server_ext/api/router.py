@@ -136,7 +136,6 @@ async def _answer(http: Request) -> Response:
         request=request,
         prompts=prompts,
         route=server.route,
-        documents=server.documents,
         load=server.load,
         group_id=request.group_id or f"g-{secrets.token_hex(8)}",
         request_id=_request_id(http.headers.get("x-request-id")),
@@ -169,8 +168,6 @@ async def _prompts(server: Server, request: BranchesRequest) -> GroupPrompts:
             server.tokenizer,
             vocabulary=server.vocabulary,
             limit=server.prompt_limit,
-            match_unit=server.route.match_unit,
-            price=server.price_of_sharing(),
         )
 
     return await anyio.to_thread.run_sync(encode, limiter=server.encoders)

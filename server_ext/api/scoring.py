@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm.sampling_params import SamplingParams
 
-from server_ext.hints import STATE_ONLY, TRIM_ROWS
+from server_ext.hints import TRIM_ROWS
 
 if TYPE_CHECKING:
     from vllm.outputs import RequestOutput
@@ -79,12 +79,11 @@ def sampling(
         hints: the wire's hints.
         cached: let the request read the prefix cache.
         labels: token ids to read from the generated row, empty for none.
-        scored: the prompt's own last tokens, whose rows are read.  With neither, the
-            state alone is wanted.
+        scored: the prompt's own last tokens, whose rows are read.
         by_ids: read them as vLLM's V2 model runner offers it, by id from a first row;
             else all rows of the prompt, which the scheduler trims.
     """
-    internal = {} if labels or (scored and by_ids) else STATE_ONLY
+    internal: dict[str, Any] = {}
     rows: dict[str, Any] = {}
     if scored and by_ids:
         start = hints["radixflow_scored_from"] - 1

@@ -5,21 +5,21 @@ Built once, when vLLM initialises the endpoint plug-in; read by every request.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from argparse import Namespace
-from collections.abc import Mapping
+from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import anyio
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from server_ext.api.group import Load, ProducedDocuments, Route
+from server_ext.api.group import Load, Route
 from server_ext.api.progress import Groups
 from server_ext.api.protocol import BranchesRequest, RequestRefused
 from server_ext.api.tokens import GroupPrompts
 from server_ext.config import POLICIES
-from server_ext.sharing import price_of_sharing
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -46,7 +46,6 @@ class Server:
         unsupported: why no exact row can be read here, or None.
         ranks: data-parallel ranks.
         startup: the scheduler's snapshot at start.
-        worth: what a row and a round are worth under the policy in force, in tokens.
         load: what groups have under way in the engine.
     """
 
@@ -60,9 +59,7 @@ class Server:
     unsupported: str | None
     ranks: int
     startup: dict[str, Any]
-    worth: tuple[int, int]
     load: Load
-    documents: ProducedDocuments = field(default_factory=ProducedDocuments)
     groups: Groups = field(default_factory=Groups)
     # One at a time: a Rust tokenizer is not to be used from two threads at once, and
     # large bodies that are read at once only hold each other up.
@@ -76,7 +73,6 @@ class Server:
         config = engine.vllm_config
         model = config.model_config
         startup = await _utility(engine, "radixflow_snapshot")
-        settings = startup.get("settings") or {}
         ranks = config.parallel_config.data_parallel_size
         labels = model.max_logprobs if model.max_logprobs >= 0 else MOST_IDS
         return cls(
@@ -89,21 +85,14 @@ class Server:
             route=Route(
                 ours="counters" in startup,
                 connector=config.kv_transfer_config is not None,
-                match_unit=settings.get("match_unit") or config.cache_config.block_size,
                 ids_a_read=min(labels, MOST_IDS),
                 by_ids=_reads_by_ids(config),
             ),
             unsupported=_why_not(model.logprobs_mode, model.max_logprobs),
             ranks=ranks,
             startup=startup,
-            worth=_worth(startup.get("policy") or POLICIES["radix"].as_dict()),
             load=Load(rows=config.scheduler_config.max_num_seqs * ranks),
         )
-
-    def price_of_sharing(self) -> int:
-        """What sharing a question costs now, in tokens."""
-        queued = self.encoders.statistics().tasks_waiting
-        return price_of_sharing(*self.worth, others=self.groups.running + queued)
 
     def check(self, request: BranchesRequest) -> str:
         """The served name of the request's model.
@@ -142,9 +131,9 @@ class Server:
         """
         if self.ranks == 1:
             return None
-        document = prompts.context[: prompts.document_tokens]
-        digest = ProducedDocuments.digest(document, salt, None)
-        return int.from_bytes(digest[:8]) % self.ranks
+        document = array("q", prompts.context[: prompts.document_tokens])
+        digest = hashlib.sha256(repr(salt).encode() + b"\0" + document.tobytes())
+        return int.from_bytes(digest.digest()[:8]) % self.ranks
 
     async def snapshot(self) -> dict[str, Any]:
         """The scheduler's snapshot now."""
@@ -193,12 +182,7 @@ class Server:
             raise RequestRefused(
                 409, "busy", "requests are in flight: switch when the server is idle"
             )
-        self.worth = _worth(POLICIES[name].as_dict())
         return name
-
-
-def _worth(policy: Mapping[str, Any]) -> tuple[int, int]:
-    return policy["row_tokens"], policy["round_tokens"]
 
 
 def _not_ours() -> RequestRefused:

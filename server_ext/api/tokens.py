@@ -11,18 +11,20 @@ for the part after it alone.  Where no seam holds, the whole is encoded.
 from __future__ import annotations
 
 import unicodedata
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from server_ext.api.protocol import BranchesRequest, RequestRefused
-from server_ext.sharing import shared_boundary
+from server_ext.api.protocol import MAX_BOUNDARIES, BranchesRequest, RequestRefused
 
 __all__ = ["BranchPrompt", "Context", "GroupPrompts", "Tokenizer", "group_prompts"]
 
 SEAM_CHARACTERS = 64
 """A seam lies at least this many characters before the end of the context."""
 SEAM_TRIES = 8
+MARKUP_CHARACTERS = 1000
+"""Most that a chat template is expected to write between two messages."""
 
 
 class Tokenizer(Protocol):
@@ -60,7 +62,9 @@ class GroupPrompts:
     Attributes:
         context: tokens of document + question.
         document_tokens: how many of them are the document's.
-        shared_tokens: shared boundary, the prefix that every branch takes as it is.
+        shared_tokens: tokens of the prefix that all branches have in common.
+        boundaries: ascending prefix lengths at which prompts are expected to part:
+            those of the document, its end, and `shared_tokens`.
         branches: in the order of the request.
         labels: token ids of the labels, in the order of the request.
     """
@@ -68,6 +72,7 @@ class GroupPrompts:
     context: tuple[int, ...]
     document_tokens: int
     shared_tokens: int
+    boundaries: tuple[int, ...]
     branches: tuple[BranchPrompt, ...]
     labels: tuple[int, ...] = ()
 
@@ -104,8 +109,15 @@ class Context:
         if self._spans is None:
             shorter = _encode(self._tokenizer, self.text[:characters].rstrip())
             return len(self._prefix) + _common(self.ids[len(self._prefix) :], shorter)
-        beyond = (i for i, (_, end) in enumerate(self._spans) if end > characters)
-        return len(self._prefix) + next(beyond, len(self._spans))
+        whole = bisect_right(self._spans, characters, key=lambda span: span[1])
+        return len(self._prefix) + whole
+
+    def boundaries(self, characters: Sequence[int]) -> list[int]:
+        """Token positions of places in the text, none for a tokenizer without offsets.
+
+        Each of them would be a text to encode there.
+        """
+        return [] if self._spans is None else [*map(self.tokens_before, characters)]
 
     def continued_by(self, branch: str) -> BranchPrompt:
         """Encode context + `branch` jointly.
@@ -155,8 +167,6 @@ def group_prompts(
     *,
     vocabulary: int,
     limit: int,
-    match_unit: int,
-    price: int,
 ) -> GroupPrompts:
     """Every prompt of a request, checked against the model.
 
@@ -165,8 +175,6 @@ def group_prompts(
         tokenizer: the model's tokenizer.
         vocabulary: number of token ids the model knows.
         limit: most tokens a prompt may have (the model's length less one generated).
-        match_unit: tokens between two boundaries that a hit can land on.
-        price: what sharing the question costs, in tokens (`price_of_sharing`).
 
     Raises:
         RequestRefused: a token id beyond the vocabulary, a branch without a token of
@@ -179,9 +187,11 @@ def group_prompts(
         context = [*document.token_ids, *_encode(tokenizer, question)]
         follow = _apart(tuple(context), tokenizer)
         ids, document_tokens = tuple(context), len(document.token_ids)
+        inner = document.boundaries or []
     else:
-        joint = _joint_context(request, tokenizer)
+        joint, ends = _joint_context(request, tokenizer)
         follow, ids = joint.continued_by, joint.ids
+        inner = joint.boundaries(ends)
         text_end = len(joint.text) if document.text is None else len(document.text)
         document_tokens = joint.tokens_before(text_end)
     branches = tuple(
@@ -192,25 +202,22 @@ def group_prompts(
     )
     for index, branch in enumerate(branches):
         _check_branch(index, branch, limit)
+    shared = min(branch.keep for branch in branches)
+    inside = {at for at in (*inner, document_tokens) if 0 < at < shared}
     return GroupPrompts(
         context=ids,
         document_tokens=document_tokens,
-        shared_tokens=min(
-            shared_boundary(
-                document_tokens,
-                len(ids),
-                len(branches),
-                match_unit=match_unit,
-                price=price,
-            ),
-            *(branch.keep for branch in branches),
-        ),
+        shared_tokens=shared,
+        boundaries=(*sorted(inside), shared) if shared else (),
         branches=branches,
         labels=_label_ids(request, tokenizer, follow, branches),
     )
 
 
-def _joint_context(request: BranchesRequest, tokenizer: Tokenizer) -> Context:
+def _joint_context(
+    request: BranchesRequest, tokenizer: Tokenizer
+) -> tuple[Context, Sequence[int]]:
+    """Document and question, and where in their text other groups are to part."""
     document = request.document
     if document.messages is not None:
         messages = [message.model_dump() for message in document.messages]
@@ -226,9 +233,35 @@ def _joint_context(request: BranchesRequest, tokenizer: Tokenizer) -> Context:
                 "document.messages",
             ) from error
         # The template speaks for itself: it writes the BOS where the model wants one.
-        return Context(tokenizer, rendered)
+        ends = message_ends(rendered, [turn.content for turn in document.messages])
+        return Context(tokenizer, rendered), ends
     text = (document.text or "") + (request.question or "")
-    return Context(tokenizer, text, _bos(tokenizer, text))
+    return Context(tokenizer, text, _bos(tokenizer, text)), document.boundaries or ()
+
+
+def message_ends(rendered: str, contents: Sequence[str]) -> list[int]:
+    """Where each message but the last ends: the next one's content begins there.
+
+    Found in one pass. A content that the template changed or left out has no end.
+
+    Args:
+        rendered: what the chat template made of the messages.
+        contents: their contents.
+
+    Returns:
+        Ascending characters of `rendered`, at most `MAX_BOUNDARIES` of them: the first,
+        which ends a system prompt, and the last ones.
+    """
+    ends: list[int] = []
+    end = 0
+    for content in map(str.strip, contents):
+        at = rendered.find(content, end, end + MARKUP_CHARACTERS + len(content))
+        if not content or at < 0:
+            continue
+        if end:
+            ends.append(at)
+        end = at + len(content)
+    return [*ends[:1], *ends[1:][1 - MAX_BOUNDARIES :]]
 
 
 def _bos(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:

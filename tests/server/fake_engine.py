@@ -15,7 +15,6 @@ from server_ext.api.group import Load, Route
 from server_ext.api.router import router
 from server_ext.api.server import Server
 
-MATCH_UNIT = 4
 VOCABULARY = 0x3000
 LIMIT = 200
 
@@ -51,12 +50,8 @@ class Asked:
         return dict(self.params.extra_args)
 
     @property
-    def is_producer(self) -> bool:
-        return self.hints["radixflow_role"] == "producer"
-
-    @property
     def name(self) -> str:
-        """What comes after the group's request id: an index or ``producer``."""
+        """What comes after the group's request id: the branch's index."""
         return self.request_id.rpartition("-")[2]
 
 
@@ -167,14 +162,6 @@ class FakeEngine:
             raise answer
         return answer(*arguments) if callable(answer) else answer
 
-    @property
-    def consumers(self) -> list[Asked]:
-        return [asked for asked in self.asked if not asked.is_producer]
-
-    @property
-    def producers(self) -> list[Asked]:
-        return [asked for asked in self.asked if asked.is_producer]
-
 
 def serve(engine: FakeEngine, **changes: Any) -> FastAPI:
     """vLLM's app with our routes, in front of `engine`."""
@@ -185,11 +172,10 @@ def serve(engine: FakeEngine, **changes: Any) -> FastAPI:
         "vocabulary": VOCABULARY,
         "prompt_limit": LIMIT,
         "max_labels": 20,
-        "route": Route(ours=True, connector=False, match_unit=MATCH_UNIT),
+        "route": Route(ours=True, connector=False),
         "unsupported": None,
         "ranks": 2,
         "startup": {},
-        "worth": (16, 256),
         "load": Load(rows=8),
     }
     app = FastAPI()

@@ -107,7 +107,7 @@ def test_a_client_that_goes_away_in_its_body_leaves_no_trace(
             with connected(url) as connection:
                 connection.sendall(HEAD + b"Content-Length: 900\r\n\r\n" + GOOD[:10])
         assert well(url)
-    assert [asked.name for asked in engine.consumers] == ["0", "1"]
+    assert [asked.name for asked in engine.asked] == ["0", "1"]
     assert not caplog.records
 
 

@@ -53,6 +53,9 @@ def test_the_largest_that_is_taken() -> None:
     read(group_id="A-Za-z0-9._:-" * 9, cache_salt="é" * 256, priority=-(2**31))
     read(scoring="label", labels=["a"] * 63 + [5])
     read(document={"text": ""}, question="q")
+    read(document={"text": "é" * 62, "boundaries": [*range(1, 63)]})
+    read(document={"token_ids": [7, 7], "boundaries": [1, 2]})
+    read(document={"text": "a", "boundaries": []})
     read(document=MESSAGES, question="")
 
 
@@ -70,6 +73,47 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
         "document.messages.0.content",
     ),
     "question and messages": ({"document": MESSAGES, "question": "q"}, "question"),
+    "boundary 0": ({"document": TEXT | {"boundaries": [0]}}, "document.boundaries.0"),
+    "boundary is true": (
+        {"document": TEXT | {"boundaries": [1, True]}},
+        "document.boundaries.1",
+    ),
+    "boundary is a float": (
+        {"document": TEXT | {"boundaries": [1.0]}},
+        "document.boundaries.0",
+    ),
+    "boundary beyond the text": (
+        {"document": TEXT | {"boundaries": [1, 20]}},
+        "document.boundaries",
+    ),
+    "boundary in bytes": (
+        {"document": {"text": "é", "boundaries": [2]}},
+        "document.boundaries",
+    ),
+    "boundary beyond the ids": (
+        {"document": {"token_ids": [7], "boundaries": [2]}},
+        "document.boundaries",
+    ),
+    "boundaries twice": (
+        {"document": TEXT | {"boundaries": [2, 2]}},
+        "document.boundaries",
+    ),
+    "boundaries descend": (
+        {"document": TEXT | {"boundaries": [3, 2]}},
+        "document.boundaries",
+    ),
+    "63 boundaries": (
+        {"document": {"text": "a" * 99, "boundaries": [*range(1, 64)]}},
+        "document.boundaries",
+    ),
+    "boundaries are a number": (
+        {"document": TEXT | {"boundaries": 3}},
+        "document.boundaries",
+    ),
+    "boundaries of messages": (
+        {"document": MESSAGES | {"boundaries": [1]}},
+        "document.boundaries",
+    ),
     "question is a list": ({"question": ["q"]}, "question"),
     "no branches": ({"branches": []}, "branches"),
     "4,097 branches": ({"branches": [{"text": "a"}] * 4097}, "branches"),

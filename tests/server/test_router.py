@@ -12,11 +12,10 @@ pytest.importorskip("vllm")
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 from server_ext.api import router as router_module
-from server_ext.api.group import BRANCHES_IN_FLIGHT, ProducedDocuments, Route
+from server_ext.api.group import BRANCHES_IN_FLIGHT, Route
 from server_ext.api.protocol import BranchesRequest, parse_request
 from tests.server.fake_engine import (
     LIMIT,
-    MATCH_UNIT,
     Asked,
     Client,
     FakeEngine,
@@ -81,8 +80,7 @@ async def test_the_events_of_a_group() -> None:
         "usage": {
             "prompt_tokens": 74,
             "cached_tokens": 56,
-            "computed_tokens": 22,
-            "producer_tokens": 4,
+            "computed_tokens": 18,
             "rounds": 1,
         },
         "load": {"requests": 0, "rows": 8},
@@ -93,28 +91,19 @@ async def test_what_the_engine_is_asked() -> None:
     engine = FakeEngine()
     body = group(" Oslo", " Rome", cache_salt="s", priority=3, group_id="g-1")
     await post(engine, body, {"X-Request-ID": "r", "X-data-parallel-rank": "1"})
-    [producer] = engine.producers
-    assert engine.asked[0] is producer
-    assert producer.tokens == [ord(letter) for letter in DOCUMENT]
-    assert {asked.request_id for asked in engine.asked} == {
-        "r-32-producer",
-        "r-0",
-        "r-1",
-    }
+    assert [asked.request_id for asked in engine.asked] == ["r-0", "r-1"]
     for asked in engine.asked:
         assert (asked.cache_salt, asked.priority, asked.rank) == ("s", 3, 1)
-        assert (
-            asked.hints.items()
-            >= {
-                "radixflow_v": 1,
-                "radixflow_group": "g-1",
-                "radixflow_branches": 2,
-                "radixflow_shared_tokens": 32,
-            }.items()
-        )
-    for consumer in engine.consumers:
-        assert consumer.tokens[:32] == producer.tokens
-        assert consumer.hints["radixflow_scored_from"] == 32
+        assert asked.tokens[:32] == [ord(letter) for letter in DOCUMENT]
+        assert asked.hints == {
+            "radixflow_v": 1,
+            "radixflow_group": "g-1",
+            "radixflow_role": "consumer",
+            "radixflow_branches": 2,
+            "radixflow_boundaries": [32],
+            "radixflow_scored_from": 32,
+            "radixflow_internal": {"trim_rows": True},
+        }
 
 
 @pytest.mark.parametrize("state", [{}, {"tracestate": "vendor=1"}])
@@ -129,7 +118,7 @@ async def test_a_trace_goes_on_in_the_engine(state: dict[str, str]) -> None:
 async def test_without_a_trace_the_engine_is_told_of_none() -> None:
     engine = FakeEngine()
     await post(engine)
-    assert [asked.trace_headers for asked in engine.asked] == [None] * 3
+    assert [asked.trace_headers for asked in engine.asked] == [None] * 2
 
 
 async def test_labels_come_as_sent() -> None:
@@ -142,7 +131,7 @@ async def test_labels_come_as_sent() -> None:
         {"label": "y", "token_id": 121, "logprob": -0.121},
     ]
     assert (event["token_ids"], event["token_logprobs"]) == ([65], [-0.065])
-    assert "radixflow_scored_from" not in engine.consumers[0].hints
+    assert "radixflow_scored_from" not in engine.asked[0].hints
 
 
 async def test_events_come_in_the_order_of_completion() -> None:
@@ -173,12 +162,11 @@ async def test_a_server_with_another_scheduler() -> None:
         return output
 
     engine = FakeEngine(plain)
-    route = Route(ours=False, connector=False, match_unit=MATCH_UNIT)
+    route = Route(ours=False, connector=False)
     client = await post(engine, route=route)
     assert {event["rounds"] is None for event in by_index(client).values()} == {True}
     assert client.events[-1]["usage"]["rounds"] is None
-    assert client.events[-1]["usage"]["producer_tokens"] == 32
-    assert all(asked.params.skip_reading_prefix_cache for asked in engine.consumers)
+    assert all(asked.params.skip_reading_prefix_cache for asked in engine.asked)
 
 
 async def test_a_hit_over_a_scored_row_is_read_again_without_the_cache() -> None:
@@ -191,7 +179,7 @@ async def test_a_hit_over_a_scored_row_is_read_again_without_the_cache() -> None
 
     engine = FakeEngine(hit)
     client = await post(engine)
-    assert [len(engine.producers), len(engine.consumers)] == [1, 4]
+    assert len(engine.asked) == 4
     for event in by_index(client).values():
         assert event["token_logprobs"][0] == -0.032
         assert event["usage"]["cached_tokens"] == 0
@@ -199,11 +187,11 @@ async def test_a_hit_over_a_scored_row_is_read_again_without_the_cache() -> None
 
 async def test_the_v2_model_runner_is_read_by_ids_beside_the_cache() -> None:
     engine = FakeEngine()
-    route = Route(ours=False, connector=False, match_unit=MATCH_UNIT, by_ids=True)
+    route = Route(ours=False, connector=False, by_ids=True)
     client = await post(engine, route=route)
     assert by_index(client)[0]["token_logprobs"] == [-ord(c) / 1000 for c in " Oslo"]
     assert by_index(client)[0]["token_is_top"] is None
-    for asked in engine.consumers:
+    for asked in engine.asked:
         assert asked.params.prompt_logprob_start == len(DOCUMENT) - 1
         assert asked.params.skip_reading_prefix_cache is False
 
@@ -214,11 +202,10 @@ async def test_the_v2_model_runner_is_read_by_ids_beside_the_cache() -> None:
 async def test_branches_of_one_token_are_read_from_one_row() -> None:
     engine = FakeEngine(lambda asked: finished(asked, cached=20))
     client = await post(engine, group("A", "B", "Z", "A", question="?"))
-    [reader] = engine.consumers
+    [reader] = engine.asked
     assert reader.tokens == [ord(letter) for letter in f"{DOCUMENT}?"]
     assert reader.params.logprob_token_ids == [65, 66, 90]
     assert reader.params.prompt_logprobs is None
-    assert [producer.name for producer in engine.asked if producer.is_producer]
     events = by_index(client)
     assert [events[i]["token_logprobs"] for i in range(4)] == [
         [-0.065],
@@ -232,40 +219,24 @@ async def test_branches_of_one_token_are_read_from_one_row() -> None:
     assert client.events[-1]["usage"]["prompt_tokens"] == 4 * (len(DOCUMENT) + 2)
 
 
-async def test_the_last_row_of_a_document_needs_no_producer() -> None:
+async def test_the_last_row_of_a_document_is_one_request() -> None:
     engine = FakeEngine()
     await post(engine, group("A", "B"))
     assert [asked.name for asked in engine.asked] == ["0"]
 
 
-async def test_a_document_that_left_the_cache_is_produced_again() -> None:
-    """Whether the question is shared too, or not."""
-    for question in ("?", "?" * 60):
-        cached = 28
-        engine = FakeEngine(lambda asked: finished(asked, cached=cached))  # noqa: B023
-        app, body = serve(engine), group(*"ABCDEFGH", question=question)
-        for _ in range(3):
-            await Client(app, body=body)()
-        assert [len(each.tokens) for each in engine.producers] == [32]
-        cached = 8
-        await Client(app, body=body)()
-        await Client(app, body=body)()
-        assert [len(each.tokens) for each in engine.producers] == [32, 32]
-
-
 async def test_longer_branches_go_beside_those_of_one_token() -> None:
     engine = FakeEngine()
     client = await post(engine, group("A", " Oslo", "B", "\u0301"))
-    assert sorted(asked.name for asked in engine.consumers) == ["0", "1"]
-    assert len(engine.producers) == 1
+    assert [asked.name for asked in engine.asked] == ["0", "1"]
     assert client.events[-1]["completed"] == 4
 
 
 async def test_one_row_is_asked_for_no_more_tokens_than_it_gives() -> None:
     engine = FakeEngine()
-    route = Route(ours=True, connector=False, match_unit=MATCH_UNIT, ids_a_read=2)
+    route = Route(ours=True, connector=False, ids_a_read=2)
     client = await post(engine, group("A", "B", "C", "D", "E"), route=route)
-    asked = {each.name: each.params.logprob_token_ids for each in engine.consumers}
+    asked = {each.name: each.params.logprob_token_ids for each in engine.asked}
     assert asked == {"0": [65, 66], "2": [67, 68], "4": None}
     assert client.events[-1]["completed"] == 5
 
@@ -290,88 +261,81 @@ async def test_a_number_that_is_none_fails_its_own_branch_only() -> None:
     ]
 
 
-# --- the producer ---------------------------------------------------------------------
+# --- where prompts part ---------------------------------------------------------------
 
 
-async def test_a_document_has_one_producer_until_it_is_forgotten() -> None:
-    cached = 32
-    engine = FakeEngine(lambda asked: finished(asked, cached=cached - 4))
-    app = serve(engine)
-    for _ in range(3):
-        await Client(app, body=group())()
-    assert len(engine.producers) == 1
-    await Client(app, body=group(cache_salt="other"))()
-    await Client(app, body=group(), headers={"X-data-parallel-rank": "1"})()
-    assert len(engine.producers) == 3
-    cached = 8  # it has left the cache
-    await Client(app, body=group())()
-    await Client(app, body=group())()
-    assert len(engine.producers) == 4
-
-
-async def test_a_dear_question_is_shared_and_the_document_keeps_a_state() -> None:
-    """Recomputing 100 tokens in three more branches costs more than a row."""
-    engine = FakeEngine(lambda asked: finished(asked, cached=len(asked.tokens) - 6))
-    app = serve(engine)
-    for question in ("?" * 100, "!" * 100):
-        client = Client(app, body=group(" a", " b", " c", " d", question=question))
-        await client()
-        assert client.events[0]["shared_tokens"] == 132
-    assert [len(asked.tokens) for asked in engine.producers] == [32, 132, 132]
-    shared = [asked.hints["radixflow_shared_tokens"] for asked in engine.asked]
-    assert shared == [32, 132, *[132] * 4, 132, *[132] * 4]
-
-
-async def test_a_producer_that_nobody_needs() -> None:
-    engine = FakeEngine()
-    await post(engine, group(" one"))
-    await post(engine, group(document={"text": "Anna"}))
-    assert not engine.producers
+def boundaries(engine: FakeEngine) -> list[int]:
+    """Those of every request, which all of them agree on."""
+    first, *others = [asked.hints["radixflow_boundaries"] for asked in engine.asked]
+    assert all(other == first for other in others)
+    return list(first)
 
 
 @pytest.mark.parametrize(
-    "trouble",
+    ("fields", "expected"),
     [
-        EngineGenerateError("out of memory"),
-        ValueError("the prompt is odd"),
-        ended("abort"),
-        ended("error"),
-        None,
+        ({}, [32]),
+        ({"question": "?" * 9}, [32, 41]),
+        ({"document": {"text": DOCUMENT, "boundaries": [5, 20]}}, [5, 20, 32]),
+        ({"document": {"text": DOCUMENT, "boundaries": [5, 32]}}, [5, 32]),
+        ({"document": {"token_ids": [*range(65, 75)], "boundaries": [3]}}, [3, 10]),
+        ({"branches": [{"text": " one"}]}, [32]),
+        ({"branches": [{"text": "A"}, {"text": "B"}]}, [32]),
+        ({"branches": [{"text": "A"}, {"text": "B"}, {"text": "Oslo"}]}, [32]),
+        (
+            {
+                "document": {
+                    "messages": [
+                        {"role": "system", "content": "Be brief."},
+                        {"role": "user", "content": "Hi"},
+                        {"role": "user", "content": "Where?"},
+                    ]
+                }
+            },
+            [len("system: Be brief.\nuser: "), 33, 39],
+        ),
     ],
-    ids=["engine", "value", "aborted", "error", "ended early"],
+    ids=[
+        "document",
+        "question",
+        "parts",
+        "a part that is all",
+        "token ids",
+        "one branch",
+        "one request",
+        "two requests",
+        "messages",
+    ],
 )
-async def test_a_producer_that_fails_costs_reuse_and_nothing_else(trouble: Any) -> None:
-    engine = FakeEngine(lambda a: trouble if a.is_producer else finished(a))
-    app = serve(engine)
-    for _ in range(2):
-        client = await Client(app, body=group())()
-        assert client.events[-1]["completed"] == 2
-        assert client.events[-1]["usage"]["producer_tokens"] == 0
-    assert len(engine.producers) == 2  # it was forgotten, and tried again
+async def test_requests_say_where_their_prompts_part(
+    fields: dict[str, Any], expected: list[int]
+) -> None:
+    engine = FakeEngine()
+    client = await post(engine, group(**fields))
+    assert boundaries(engine) == expected
+    assert client.events[0]["shared_tokens"] == expected[-1]
+    for asked in engine.asked:
+        assert asked.hints["radixflow_branches"] == len(engine.asked)
 
 
-async def test_the_memory_of_documents_is_bounded() -> None:
-    memory = ProducedDocuments(most=2)
-    a, b, c = (ProducedDocuments.digest((n,), None, None) for n in range(3))
-    for digest in (a, b, a, c):
-        memory.remember(digest)
-    assert [digest in memory for digest in (a, b, c)] == [True, False, True]
-    memory.forget(a)
-    memory.forget(b)
-    assert a not in memory
+async def test_the_most_boundaries_that_a_request_has() -> None:
+    engine = FakeEngine()
+    text = "x" * 63
+    body = group(document={"text": text, "boundaries": [*range(1, 63)]}, question="?")
+    await post(engine, body)
+    assert boundaries(engine) == [*range(1, 65)]
 
 
-async def test_a_document_is_itself_within_its_salt_and_rank() -> None:
-    digest = ProducedDocuments.digest
-    same = [digest((1, 2), "s", 0), digest((1, 2), "s", 0)]
-    others = [
-        digest((1, 2), None, 0),
-        digest((1, 2), "None", 0),
-        digest((1, 2), "s", None),
-        digest((1, 2, 3), "s", 0),
-        digest((2, 1), "s", 0),
-    ]
-    assert len({*same, *others}) == 1 + len(others)
+async def test_a_long_conversation_keeps_its_first_boundary_and_the_last_ones() -> None:
+    engine = FakeEngine()
+    turns = [{"role": "user", "content": chr(0x100 + n)} for n in range(80)]
+    client = await post(
+        engine, group(document={"messages": turns}), prompt_limit=10_000
+    )
+    length = len("user: 0\n")
+    ends = [at + len("user: ") for at in range(length, 80 * length, length)]
+    shared = client.events[0]["shared_tokens"]
+    assert boundaries(engine) == [ends[0], *ends[-61:], shared]
 
 
 # --- branches that fail ---------------------------------------------------------------
@@ -433,18 +397,17 @@ async def test_a_client_that_goes_away_aborts_every_branch() -> None:
     app = serve(engine)
     many = [f" {number}" for number in range(BRANCHES_IN_FLIGHT + 50)]
     client = Client(app, body=group(*many))
-    await until(lambda: len(engine.running) == BRANCHES_IN_FLIGHT + 1)
-    assert app.state.radixflow.load.requests == BRANCHES_IN_FLIGHT + 1
+    await until(lambda: len(engine.running) == BRANCHES_IN_FLIGHT)
+    assert app.state.radixflow.load.requests == BRANCHES_IN_FLIGHT
     client.go_away()
     await client()
     assert not engine.running
     assert app.state.radixflow.load.requests == 0
-    assert len(engine.aborted) == BRANCHES_IN_FLIGHT + 1
-    assert len(engine.asked) == BRANCHES_IN_FLIGHT + 1
+    assert len(engine.aborted) == BRANCHES_IN_FLIGHT
+    assert len(engine.asked) == BRANCHES_IN_FLIGHT
     engine.gate.set()
     again = await Client(app, body=group(" a", " b"))()
     assert again.events[-1]["completed"] == 2
-    assert len(engine.producers) == 2  # the aborted one was forgotten
 
 
 async def test_a_client_that_goes_away_before_the_answer_begins() -> None:
@@ -462,10 +425,10 @@ async def test_a_slow_reader_holds_its_group_back_and_no_other() -> None:
     many = [f" {number}" for number in range(1000)]
     slow = Client(app, body=group(*many), reading=False)
     ceiling = BRANCHES_IN_FLIGHT + router_module.EVENTS_WAITING
-    await until(lambda: len(engine.consumers) >= BRANCHES_IN_FLIGHT)
+    await until(lambda: len(engine.asked) >= BRANCHES_IN_FLIGHT)
     quick = await Client(app, body=group(" a", " b"))()
     assert quick.events[-1]["completed"] == 2
-    assert len(engine.consumers) - 2 <= ceiling + 2
+    assert len(engine.asked) - 2 <= ceiling + 2
     slow.reading.set()
     await slow()
     assert slow.events[-1]["completed"] == 1000
@@ -582,14 +545,14 @@ async def test_an_error_before_the_stream(
 
 
 async def test_a_group_has_a_rank_of_its_documents_own() -> None:
-    """All its branches and its producer; with one rank there is nothing to choose."""
+    """All its branches; with one rank there is nothing to choose."""
 
     async def ranks(number: int, salt: str | None = None, **changes: Any) -> set[Any]:
         engine = FakeEngine()
         text = f"{number}. {DOCUMENT}"
         body = group(document={"text": text}, question="?" * number, cache_salt=salt)
         await post(engine, body, **changes)
-        assert len(engine.asked) == 3
+        assert len(engine.asked) == 2
         return {asked.rank for asked in engine.asked}
 
     homes = [await ranks(number) for number in range(12)]
@@ -621,7 +584,7 @@ async def test_messages() -> None:
     client = await post(engine, group(document={"messages": messages}))
     assert client.events[-1]["completed"] == 2
     rendered = f"user: {DOCUMENT}\n Oslo"
-    assert engine.consumers[0].tokens == [ord(letter) for letter in rendered]
+    assert engine.asked[0].tokens == [ord(letter) for letter in rendered]
 
 
 # --- stats and policy -----------------------------------------------------------------
@@ -706,6 +669,6 @@ async def test_a_busy_server_keeps_its_policy() -> None:
 
 
 async def test_another_scheduler_has_no_policy() -> None:
-    route = Route(ours=False, connector=False, match_unit=MATCH_UNIT)
+    route = Route(ours=False, connector=False)
     client = await switch({"name": "radix"}, route=route)
     assert (client.status, client.error["code"]) == (501, "unsupported")

@@ -133,12 +133,6 @@ def test_labels_read_one_row_of_exactly_those_tokens() -> None:
     assert params.extra_args == HINTS
 
 
-def test_a_producer_wants_the_state_alone() -> None:
-    params = sampling(hints=HINTS, cached=True)
-    assert (params.prompt_logprobs, params.logprobs) == (None, None)
-    assert params.extra_args == HINTS | {"radixflow_internal": {"state_only": True}}
-
-
 def test_without_the_cache() -> None:
     params = sampling(hints=HINTS, scored=[7], cached=False)
     assert params.skip_reading_prefix_cache is True

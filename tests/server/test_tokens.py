@@ -10,7 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server_ext.api.protocol import BranchesRequest, RequestRefused
-from server_ext.api.tokens import Context, GroupPrompts, group_prompts
+from server_ext.api.tokens import (
+    Context,
+    GroupPrompts,
+    group_prompts,
+    message_ends,
+)
 from server_ext.demo.reading import likelihood_prompt, make_document
 from tests.server.real_tokenizers import NAMES, tokenizer_named
 
@@ -88,14 +93,7 @@ def request(document: str | dict[str, Any], **fields: Any) -> BranchesRequest:
 def prompts(
     tokenizer: Any, asked: BranchesRequest, *, limit: int = 100_000
 ) -> GroupPrompts:
-    return group_prompts(
-        asked,
-        tokenizer,
-        vocabulary=len(tokenizer),
-        limit=limit,
-        match_unit=16,
-        price=16,
-    )
+    return group_prompts(asked, tokenizer, vocabulary=len(tokenizer), limit=limit)
 
 
 class Counting:
@@ -415,14 +413,7 @@ def test_the_limit_is_exact_and_nothing_is_cut() -> None:
 def test_a_token_beyond_the_vocabulary(fields: dict[str, Any], field: str) -> None:
     asked = request(**{"document": LONG} | fields)
     with pytest.raises(RequestRefused, match="vocabulary of 100") as caught:
-        group_prompts(
-            asked,
-            tokenizer_named("demo"),
-            vocabulary=100,
-            limit=1000,
-            match_unit=16,
-            price=16,
-        )
+        group_prompts(asked, tokenizer_named("demo"), vocabulary=100, limit=1000)
     assert (caught.value.code, caught.value.field) == ("token_out_of_range", field)
 
 
@@ -433,16 +424,89 @@ def test_nothing_comes_before_the_branch() -> None:
     assert (caught.value.code, caught.value.field) == ("invalid_request", "document")
 
 
-def test_a_question_is_shared_where_a_state_can_be_left_behind_it() -> None:
-    tokenizer = tokenizer_named("demo")
-    branches = [{"text": f" {number}"} for number in range(4)]
+# --- where prompts part ---------------------------------------------------------------
 
-    def shared(question: str) -> GroupPrompts:
-        return prompts(tokenizer, request(LONG, question=question, branches=branches))
 
-    short, long = shared(QUESTION), shared(QUESTION * 3)
-    assert short.shared_tokens == short.document_tokens
-    assert long.shared_tokens == len(long.context) > long.document_tokens
+@pytest.mark.parametrize("name", NAMES)
+def test_a_boundary_of_the_text_is_the_tokens_before_it(name: str) -> None:
+    """Also behind a BOS, and where a token goes across it."""
+    tokenizer = tokenizer_named(name)
+    system, shots = "Answer briefly.\n\n", "Q: 2 + 2?\nA: 4\n\n" * 3
+    parts = [len(system), len(system + shots), len(system + shots) + 3]
+    asked = request(
+        {"text": system + shots + LONG, "boundaries": parts},
+        question=QUESTION,
+        branches=[{"text": " a"}, {"text": " b"}],
+    )
+    made = prompts(tokenizer, asked)
+    whole = tokenizer(system + shots + LONG + QUESTION, return_offsets_mapping=True)
+    ends = [end for _, end in whole["offset_mapping"]]
+    for at, boundary in zip(parts, made.boundaries, strict=False):
+        assert ends[boundary - 1] <= at < ends[boundary]
+    *_, document, shared = made.boundaries
+    assert (document, shared) == (made.document_tokens, made.shared_tokens)
+    assert shared == len(made.context)
+    assert list(made.boundaries) == sorted(set(made.boundaries))
+
+
+def test_boundaries_end_where_the_branches_part() -> None:
+    """``Ans`` + ``wer`` is ``An|swer``: the document's end is not shared."""
+    tokenizer = tokenizer_named("gpt2-style")
+    branches = [{"text": "werable question"}, {"text": " x"}]
+    asked = request(
+        {"text": LONG + " Ans", "boundaries": [20, len(LONG) + 4]}, branches=branches
+    )
+    made = prompts(tokenizer, asked)
+    assert made.boundaries[-1] == made.shared_tokens < made.document_tokens
+    assert len(made.boundaries) == 2
+
+
+def test_branches_that_share_nothing_have_no_boundary() -> None:
+    tokenizer = tokenizer_named("gpt2-style")
+    asked = request("A", branches=[{"text": "ns x"}, {"text": " x"}])
+    made = prompts(tokenizer, asked)
+    assert (made.shared_tokens, made.boundaries) == (0, ())
+
+
+TEMPLATES = [
+    "{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+    "{% endfor %}<|im_start|>assistant\n",
+    "{%- for m in messages %}[{{ m.role }}] {{ m.content | trim }} {% endfor %}>",
+    "{%- for m in messages %}{% if m.role != 'system' %}{{ m.content | upper }}"
+    "{% else %}{{ m.content }} {% endif %}{% endfor %}",
+]
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_message_ends_where_the_next_content_begins(template: str) -> None:
+    tokenizer = tokenizer_named("gpt2-style")
+    turns = [
+        ("system", "Be brief."),
+        ("user", " Where does Anna live? "),
+        ("assistant", "In Oslo."),
+        ("user", ""),
+        ("user", "Where does Anna live?"),
+    ]
+    messages = [{"role": role, "content": content} for role, content in turns]
+    rendered = tokenizer.apply_chat_template(
+        messages, tokenize=False, chat_template=template
+    )
+    ends = message_ends(rendered, [content for _, content in turns])
+    if "upper" in template:
+        assert ends == []  # nothing of ours but the first is in there
+        return
+    assert [rendered[at:].lstrip()[:8] for at in ends] == [
+        "Where do",
+        "In Oslo.",
+        "Where do",
+    ]
+    assert ends == sorted(set(ends))
+
+
+def test_the_ends_of_messages_are_found_in_one_pass() -> None:
+    contents = ["a" * 99 + "b"] * 4096
+    assert message_ends("a" * 500_000, contents) == []
+    assert len(message_ends("".join(contents), contents)) == 62
 
 
 def test_a_tokenizer_without_offsets() -> None:
