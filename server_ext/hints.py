@@ -7,6 +7,7 @@ described in ``docs/wire.md``; ``tests/contract/hints.json`` ties both ends.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ __all__ = ["IGNORED", "STATE_ONLY", "TRIM_ROWS", "Hints", "read_hints"]
 VERSION = 1
 MAX_BRANCHES = 4096
 MAX_TOKENS = 2**31 - 1
+MAX_BOUNDARIES = 64
 _PREFIX = "radixflow_"
 INTERNAL = "radixflow_internal"
 TRIM_ROWS = {INTERNAL: {"trim_rows": True}}
@@ -30,7 +32,7 @@ _KEYS = frozenset(
         "group",
         "role",
         "branches",
-        "shared_tokens",
+        "boundaries",
         "scored_from",
         "internal",
     )
@@ -46,20 +48,29 @@ class Hints:
         group: opaque group id; meaningful only beside the request's cache salt.
         role: ``producer`` writes the shared state, ``consumer`` resumes from it.
         branches: number of branches in the group.
-        shared_tokens: shared boundary in tokens, 0 if unknown.
+        boundaries: prefix lengths in tokens at which prompts part, ascending; the last
+            one is where the group's own branches part.
         scored_from: index of the first scored token (a cache hit must leave the row
             before it to be computed), 0 if nothing is scored.
         trim_rows: hand over the prompt rows from `scored_from` on, and no others.
-        state_only: end as soon as the shared state is published; no token is wanted.
     """
 
     group: str
     role: Literal["producer", "consumer"]
     branches: int
-    shared_tokens: int = 0
+    boundaries: tuple[int, ...] = ()
     scored_from: int = 0
     trim_rows: bool = False
-    state_only: bool = False
+
+    @property
+    def shared_tokens(self) -> int:
+        """Where the branches part, for what does not read the list yet."""
+        return self.boundaries[-1] if self.boundaries else 0
+
+    @property
+    def state_only(self) -> bool:
+        """Never: producers that compute a document alone are gone."""
+        return False
 
 
 IGNORED = object()
@@ -97,10 +108,18 @@ def read_hints(extra_args: object) -> Hints | object | None:
         group=ours["radixflow_group"],
         role=role,
         branches=ours["radixflow_branches"],
-        shared_tokens=ours.get("radixflow_shared_tokens", 0),
+        boundaries=tuple(ours.get("radixflow_boundaries", ())),
         scored_from=ours.get("radixflow_scored_from", 0),
         trim_rows=internal.get("trim_rows") is True,
-        state_only=internal.get("state_only") is True and role == "producer",
+    )
+
+
+def _ascending(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) <= MAX_BOUNDARIES
+        and all(_bounded(one, 1, MAX_TOKENS) for one in value)
+        and all(one < other for one, other in itertools.pairwise(value))
     )
 
 
@@ -113,6 +132,6 @@ def _wellformed(ours: Mapping[str, Any]) -> bool:
         and _GROUP_ID.fullmatch(group) is not None
         and ours.get("radixflow_role") in ("producer", "consumer")
         and _bounded(ours.get("radixflow_branches"), 1, MAX_BRANCHES)
-        and _bounded(ours.get("radixflow_shared_tokens", 0), 0, MAX_TOKENS)
+        and _ascending(ours.get("radixflow_boundaries", []))
         and _bounded(ours.get("radixflow_scored_from", 0), 0, MAX_TOKENS)
     )
