@@ -29,10 +29,7 @@ def drawn() -> Trace:
             Group(
                 name=f"g{index}",
                 at=0.0,
-                document=f"d{index}",
-                document_tokens=3_000,
-                question=f"q{index}",
-                question_tokens=0,
+                segments=((f"d{index}", 3_000),),
                 branches=(60, 60, 60, 70 if index == 0 else 60),
             )
             for index in range(3)

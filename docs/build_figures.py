@@ -361,42 +361,6 @@ def smollm2_tables(results: dict[str, Any]) -> dict[str, str]:
     return {"smollm2": "\n".join(lines), "smollm2 claims": claims}
 
 
-def order_tables(results: dict[str, Any]) -> dict[str, str]:
-    """Of benchmarks/group_order.py: mean and p99 against order of arrival."""
-    runs = results["raw"]
-    arrival = {run["load"]: run for run in runs if not run["overtake"]}
-    overtakes = sorted({run["overtake"] for run in runs if run["overtake"]})
-    heads = " | ".join(f"`overtake` {value:g}" for value in overtakes)
-    lines = [f"| load | order of arrival, mean (p99) | {heads} |"]
-    lines.append("|---|---|" + "---|" * len(overtakes))
-    for load, base in arrival.items():
-        cells = [f"{base['latency_mean']:.2f} s ({base['latency_p99']:.2f} s)"]
-        for run in sorted(runs, key=lambda run: run["overtake"]):
-            if run["load"] == load and run["overtake"]:
-                mean = run["latency_mean"] / base["latency_mean"] - 1
-                tail = run["latency_p99"] / base["latency_p99"]
-                cells.append(f"{mean:+.0%}, p99 x {tail:.2f}")
-        lines.append(f"| {load:g} | {' | '.join(cells)} |")
-    return {"group order": "\n".join(lines)}
-
-
-def sharing_tables(results: dict[str, Any]) -> dict[str, str]:
-    """Of benchmarks/sharing.py: mean latency and reuse under three rules."""
-    runs = results["raw"]
-    rules = list(dict.fromkeys(run["rule"] for run in runs))
-    heads = " | ".join(f"{rule}, mean (rounds, reuse)" for rule in rules)
-    lines = [f"| model | load | {heads} |", "|---|---|" + "---|" * len(rules)]
-    for model, load in dict.fromkeys((run["model"], run["load"]) for run in runs):
-        cells = [
-            f"{1000 * run['latency_mean']:,.1f} ms "
-            f"({run['rounds']:,.0f}, {run['reuse']:.2%})"
-            for run in runs
-            if (run["model"], run["load"]) == (model, load)
-        ]
-        lines.append(f"| {model} | {load:g} | {' | '.join(cells)} |")
-    return {"sharing": "\n".join(lines), "sharing claims": _claims(results["claims"])}
-
-
 def cost_tables(results: dict[str, Any]) -> dict[str, str]:
     """Of benchmarks/schedule_cost.py: the presets on each queue."""
     runs = [run for run in results["raw"] if "queue" in run]
@@ -464,9 +428,7 @@ def build() -> dict[Path, str]:
         **tables(results),
         **scoring_tables(_read("scoring")),
         **smollm2_tables(_read("smollm2")),
-        **order_tables(_read("group_order")),
         **cost_tables(_read("schedule_cost")),
-        **sharing_tables(_read("sharing")),
         **client_tables(_read("client")),
         "idle claims": _claims(_read("idle")["claims"]),
         "soak claims": _claims(_read("soak")["claims"]),

@@ -142,7 +142,7 @@ def cells(grid: list[Row]) -> str:
     """Every cell."""
     lines = [
         [
-            f"{row['cell_regime']}, {row['cell_order']}",
+            f"{row['cell_stream']}, {row['cell_order']}",
             row["model"],
             f"`{row['arm']}`",
             *formatted(row),
@@ -183,7 +183,7 @@ def backlog(rows: list[Row]) -> str:
         mixed = rounds - sum(unused.values()) - bound
         lines.append(
             [
-                f"{row['cell_regime']}, {row['model']}",
+                f"{row['cell_stream']}, {row['model']}",
                 f"`{row['arm']}`",
                 f"{rounds}",
                 f"{bound}",
@@ -229,7 +229,7 @@ def some(row: Row, wanted: tuple[str, ...]) -> list[str]:
 
 def _place(row: Row) -> tuple[str, str, int, str]:
     models = list(PAPER_MEAN)
-    return row["cell_order"], row["cell_regime"], models.index(row["model"]), row["arm"]
+    return row["cell_order"], row["cell_stream"], models.index(row["model"]), row["arm"]
 
 
 def loads(sweep: list[Row]) -> str:

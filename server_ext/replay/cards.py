@@ -3,8 +3,7 @@
 Every number is of one of three kinds, and `Card.derivation` says which for each:
 *public* (from the model's published configuration), *derived* (computed from public
 numbers by a formula given here), *assumed* (an efficiency or an overhead; no run of
-ours stands behind it).  ``radixflow replay calibrate`` replaces the assumed ones by
-fitted ones.
+ours stands behind it).
 """
 
 from __future__ import annotations

@@ -31,18 +31,17 @@ from server_ext.replay.trace import (
     ORDERS,
     QUESTIONS,
     REGIMES,
-    Regime,
+    STREAMS,
     TraceError,
     read_trace,
     write_trace,
 )
-from server_ext.replay.worker import Sample, fit
 
 __all__ = ["run"]
 
 GRID_ARMS = tuple(arm.name for arm in (*BASELINES, *PAPER, *PARTS))
 SWEEP_LOADS = (0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0)
-SWEEP_ARMS = ("radix-0.32", "radix-0.33", "radixflow", "radixflow+")
+SWEEP_ARMS = ("radix-0.32", "radix-0.33", "radixflow", "tree", "radixflow+")
 ARRIVALS = ("poisson", "burst", "backlog", "closed")
 API_KEY = "RADIXFLOW_API_KEY"
 ROUNDS_MAY_DIFFER = 0.02
@@ -93,9 +92,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_grid(commands: Any) -> None:
-    grid = commands.add_parser("grid", help="models x regimes x orders x policies")
+    grid = commands.add_parser("grid", help="models x streams x orders x policies")
     _common(grid, GRID_ARMS, tuple(CARDS))
-    grid.add_argument("--regimes", type=_list, default=REGIMES)
+    grid.add_argument(
+        "--streams", type=_list, default=REGIMES, help=f"of {', '.join(STREAMS)}"
+    )
     grid.add_argument("--orders", type=_list, default=ORDERS)
     grid.add_argument("--load", type=float, default=1.0)
     grid.add_argument("--arrivals", choices=ARRIVALS, default="poisson")
@@ -107,7 +108,7 @@ def _add_sweep(commands: Any) -> None:
     sweep = commands.add_parser("sweep", help="latency against offered load")
     _common(sweep, SWEEP_ARMS, ("Qwen3.5-9B",))
     sweep.add_argument("--loads", type=_numbers, default=SWEEP_LOADS)
-    sweep.add_argument("--regime", choices=REGIMES, default="mixed")
+    sweep.add_argument("--stream", choices=STREAMS, default="mixed")
     sweep.set_defaults(run=_sweep, questions=400)
 
 
@@ -123,7 +124,7 @@ def _add_trace(commands: Any) -> None:
     trace.add_argument("file", type=Path)
     trace.add_argument("--replay", metavar="POLICY", help="replay the file instead")
     trace.add_argument("--model", choices=tuple(CARDS), default="Qwen3.5-9B")
-    trace.add_argument("--regime", choices=REGIMES, default="mixed")
+    trace.add_argument("--stream", choices=STREAMS, default="mixed")
     trace.add_argument("--order", choices=ORDERS, default="forward")
     trace.add_argument("--questions", type=int, default=QUESTIONS)
     trace.add_argument("--load", type=float, default=1.0)
@@ -165,13 +166,18 @@ def _add_cards(commands: Any) -> None:
 
 def _add_calibrate(commands: Any) -> None:
     calibrate = commands.add_parser(
-        "calibrate", help="fit costs to measured rounds (JSON lines)"
+        "calibrate", help="fit row_tokens and round_tokens to a server's round log"
     )
     calibrate.add_argument(
-        "file",
-        type=Path,
-        help="an exported run, or one round a line: "
-        "{seconds, tokens, rows, pairs (may be left out)}",
+        "rounds",
+        help="http://HOST:PORT of a server under load (its key, if it wants one, in "
+        f"{API_KEY}), or a file with the answer of GET /v1/radixflow/rounds",
+    )
+    calibrate.add_argument(
+        "--async",
+        dest="asynchronous",
+        action="store_true",
+        help="the file is of a server with asynchronous scheduling",
     )
     calibrate.set_defaults(run=_calibrate)
 
@@ -185,6 +191,11 @@ def _common(parser: Any, arms: tuple[str, ...], models: tuple[str, ...]) -> None
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument(
         "--async", dest="asynchronous", action="store_true", help="asynchronous engine"
+    )
+    parser.add_argument(
+        "--fence",
+        action="store_true",
+        help="asynchronous engine and commit fence, what a GPU runs by default",
     )
 
 
@@ -208,23 +219,25 @@ def _check(names: Sequence[str], known: Sequence[str], what: str) -> None:
 def _grid(arguments: argparse.Namespace) -> int:
     _check(arguments.models, tuple(CARDS), "model")
     _check(arguments.policies, tuple(ARMS), "policy")
-    _check(arguments.regimes, REGIMES, "regime")
+    _check(arguments.streams, STREAMS, "stream")
     _check(arguments.orders, ORDERS, "order")
     cells = [
         Cell(
             model=model,
             arm=arm,
-            regime=regime,
+            stream=stream,
             order=order,
             arrivals=arguments.arrivals,
             load=arguments.load,
             questions=arguments.questions,
             width=arguments.width,
             seed=arguments.seed,
-            asynchronous=arguments.asynchronous,
+            asynchronous=arguments.asynchronous or arguments.fence,
+            fence=arguments.fence,
         )
         for order in arguments.orders
-        for regime in arguments.regimes
+        for stream in arguments.streams
+        if order == "forward" or stream != "sessions"
         for model in arguments.models
         for arm in arguments.policies
     ]
@@ -234,16 +247,16 @@ def _grid(arguments: argparse.Namespace) -> int:
 def _sweep(arguments: argparse.Namespace) -> int:
     _check(arguments.models, tuple(CARDS), "model")
     _check(arguments.policies, tuple(ARMS), "policy")
-    regime: Regime = arguments.regime
     cells = [
         Cell(
             model=model,
             arm=arm,
-            regime=regime,
+            stream=arguments.stream,
             load=load,
             questions=arguments.questions,
             seed=arguments.seed,
-            asynchronous=arguments.asynchronous,
+            asynchronous=arguments.asynchronous or arguments.fence,
+            fence=arguments.fence,
             own_rate=True,
         )
         for model in arguments.models
@@ -279,7 +292,7 @@ def _run_all(cells: list[Cell], arguments: argparse.Namespace) -> int:
         def done(cell: Cell, result: dict[str, Any]) -> None:
             if "error" in result:
                 failed.append(f"{cell.model} {cell.arm}: {result['error']}")
-            what = f"{cell.model} {cell.regime} {cell.order} {cell.arm}"
+            what = f"{cell.model} {cell.stream} {cell.order} {cell.arm}"
             bar.update(task, advance=1, description=what[:44])
 
         run_cells(cells, folder, jobs=arguments.jobs, done=done)
@@ -328,7 +341,7 @@ def _trace(arguments: argparse.Namespace) -> int:
     cell = Cell(
         model=arguments.model,
         arm=arguments.replay or "radix-0.33",
-        regime=arguments.regime,
+        stream=arguments.stream,
         order=arguments.order,
         questions=arguments.questions,
         load=arguments.load,
@@ -408,34 +421,36 @@ def _served(arguments: argparse.Namespace) -> int:
     return 0 if tokens and off <= ROUNDS_MAY_DIFFER else 1
 
 
-def _samples(path: Path) -> list[Sample]:
-    from server_ext.replay.served import read_recording, samples
-
-    lines = path.read_text(encoding="utf-8").splitlines()
-    if lines and "radixflow_recording" in lines[0]:
-        return samples(read_recording(path))
-    found = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            found.append(Sample(**json.loads(line)))
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{path}, line {number}: {error}") from None
-    return found
-
-
 def _calibrate(arguments: argparse.Namespace) -> int:
-    samples = _samples(arguments.file)
-    cost = fit(samples)
-    errors = [
-        cost.device(sample.tokens, sample.rows, sample.pairs) - sample.seconds
-        for sample in samples
+    from server_ext.replay.calibrate import calibrate, samples
+
+    log, asynchronous = _round_log(arguments.rounds)
+    timed = samples(log, asynchronous=asynchronous or arguments.asynchronous)
+    found = calibrate(timed)
+    lines = [
+        f"{found.used} of {len(log)} rounds, median error {found.error * 1e3:.3g} ms",
+        f"a round  {found.cost.round * 1e3:.4g} ms",
+        f"a row    {found.cost.row * 1e3:.4g} ms",
+        f"a token  {found.cost.token * 1e3:.4g} ms",
     ]
-    total = sum(sample.seconds for sample in samples)
-    result = {
-        "fitted": cost.as_dict(),
-        "rounds": len(samples),
-        "mean_absolute_error": sum(map(abs, errors)) / len(errors),
-        "error_of_total": sum(errors) / total if total else None,
-    }
-    sys.stdout.write(json.dumps(result, indent=1) + "\n")
+    for name, worth in (("row_tokens", found.row), ("round_tokens", found.round)):
+        lines.append(f"{name} {worth.tokens} ({worth.low} to {worth.high})")
+    sys.stdout.write("\n".join([*lines, found.option]) + "\n")
     return 0
+
+
+def _round_log(source: str) -> tuple[list[Any], bool]:
+    """The rounds of a file or a server, and whether they are known to be of the
+    asynchronous engine."""
+    asynchronous = False
+    if "://" in source:
+        routes = f"{source.rstrip('/')}/v1/radixflow"
+        answer = _get(f"{routes}/rounds")
+        settings = _get(f"{routes}/stats").get("settings") or {}
+        asynchronous = bool(settings.get("async_scheduling"))
+    else:
+        answer = json.loads(Path(source).read_text(encoding="utf-8"))
+    rounds = answer.get("rounds") if isinstance(answer, dict) else answer
+    if not isinstance(rounds, list):
+        raise ValueError(f"{source}: no round log: is it the RadixFlow scheduler's?")
+    return rounds, asynchronous

@@ -20,6 +20,7 @@ from threading import Thread
 from typing import Any
 
 from server_ext.replay.cards import CARDS, Card
+from server_ext.replay.keys import limit
 from server_ext.replay.policies import arm_named
 from server_ext.replay.trace import (
     QUESTIONS,
@@ -29,7 +30,10 @@ from server_ext.replay.trace import (
     Regime,
     Trace,
     arrive,
+    few_shot_groups,
     paper_groups,
+    session_groups,
+    spans,
     wide_groups,
 )
 from server_ext.replay.worker import attended_pairs
@@ -62,7 +66,7 @@ class Cell:
     Attributes:
         model: the card's name.
         arm: the arm's name.
-        regime: ``cold``, ``mixed`` or ``reuse``.
+        stream: one of `STREAMS`.
         order: ``forward`` or ``reversed``.
         arrivals: ``poisson``, ``burst``, ``backlog`` or ``closed``.
         load: offered load over the capacity of the card that the trace is timed for.
@@ -70,12 +74,14 @@ class Cell:
         width: branches a group; 4 are the paper's, others are generated.
         seed: of lengths and gaps.
         asynchronous: the engine of time.
+        fence: READY waits for the commit; with the asynchronous engine, what a GPU
+            runs by default.
         own_rate: time the trace for this card even where it is of the Qwen series.
     """
 
     model: str
     arm: str
-    regime: Regime = "mixed"
+    stream: str = "mixed"
     order: Order = "forward"
     arrivals: str = "poisson"
     load: float = 1.0
@@ -83,6 +89,7 @@ class Cell:
     width: int = 4
     seed: int = 0
     asynchronous: bool = False
+    fence: bool = False
     own_rate: bool = False
 
     @property
@@ -94,18 +101,19 @@ class Cell:
 def capacity(groups: Sequence[Group], card: Card) -> float:
     """Groups a second of full rounds that compute every shared token once.
 
-    An upper bound: no policy can do better on this card's costs.
+    The last segment, the question, is computed with each branch.
     """
     seen: set[tuple[str, str]] = set()
     tokens = rows = pairs = 0
     for group in groups:
         rows += len(group.branches)
-        start = group.document_tokens
-        if (group.salt, group.document) not in seen:
-            seen.add((group.salt, group.document))
-            tokens += start
-            pairs += attended_pairs(0, start)
-        tail = group.question_tokens * len(group.branches) + sum(group.branches)
+        *shared, (_, start, end) = spans(group.segments)
+        for path, first, last in shared:
+            if (group.salt, path) not in seen:
+                seen.add((group.salt, path))
+                tokens += last - first
+                pairs += attended_pairs(first, last - first)
+        tail = (end - start) * len(group.branches) + sum(group.branches)
         tokens += tail
         pairs += attended_pairs(start, tail)
     cost = card.cost
@@ -119,20 +127,27 @@ def capacity(groups: Sequence[Group], card: Card) -> float:
     return len(groups) / seconds
 
 
+def _groups(cell: Cell) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
+    """What a cell sends, and the groups whose capacity decides how fast."""
+    questions, seed, order = cell.questions, cell.seed, cell.order
+    if cell.width != 4:
+        groups = wide_groups(width=cell.width, groups=questions, seed=seed)
+    elif cell.stream == "few-shot":
+        groups = few_shot_groups(questions=questions, order=order, seed=seed)
+    elif cell.stream == "sessions":
+        groups = session_groups(questions=questions, seed=seed)
+    else:
+        regime: Regime = cell.stream  # type: ignore[assignment]
+        groups = paper_groups(
+            regime=regime, order=order, questions=questions, seed=seed
+        )
+        return groups, paper_groups(regime="mixed", questions=questions, seed=seed)
+    return groups, groups
+
+
 def make_trace(cell: Cell) -> Trace:
     """The trace of a cell; the same for all arms, and for all models of a series."""
-    if cell.width == 4:
-        groups = paper_groups(
-            regime=cell.regime,
-            order=cell.order,
-            questions=cell.questions,
-            seed=cell.seed,
-        )
-        timing = paper_groups(regime="mixed", questions=cell.questions, seed=cell.seed)
-    else:
-        groups = timing = wide_groups(
-            width=cell.width, groups=cell.questions, seed=cell.seed
-        )
+    groups, timing = _groups(cell)
     own = cell.own_rate or not cell.model.startswith("Qwen")
     card = CARDS[cell.model if own else QWEN_RATE_CARD]
     arrivals = Arrivals(
@@ -140,7 +155,7 @@ def make_trace(cell: Cell) -> Trace:
         rate=cell.load * capacity(timing, card),
         seed=cell.seed,
     )
-    name = f"{cell.regime}/{cell.order}/{cell.arrivals}@{cell.load:g}/s{cell.seed}"
+    name = f"{cell.stream}/{cell.order}/{cell.arrivals}@{cell.load:g}/s{cell.seed}"
     about = {**asdict(cell), "rate": arrivals.rate, "timed_for": card.layout.name}
     del about["arm"]
     return Trace(name, arrive(groups, arrivals), about)
@@ -151,11 +166,13 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     from server_ext.replay.run import ReplayError, replay
 
     base: dict[str, Any] = {"cell": asdict(cell)}
+    arm, card, trace = arm_named(cell.arm), CARDS[cell.model], make_trace(cell)
+    fitting = [g for g in trace.groups if g.longest <= card.max_model_len]
     try:
         outcome = replay(
-            make_trace(cell),
-            CARDS[cell.model],
-            arm_named(cell.arm),
+            trace,
+            card,
+            arm.fenced if cell.fence else arm,
             asynchronous=cell.asynchronous,
         )
     except (ReplayError, *_BROKEN) as error:
@@ -164,7 +181,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     digest = hashlib.sha256(
         json.dumps([outcome.latencies, outcome.figures["rounds"]]).encode()
     ).hexdigest()
-    figures = dict(outcome.figures)
+    figures = {**outcome.figures, "limit": limit(fitting)}
     measured = figures.pop("measured")
     return {
         **base,

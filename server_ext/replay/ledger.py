@@ -14,7 +14,7 @@ from typing import Any
 
 from server_ext.replay.cards import Card
 from server_ext.replay.policies import Arm
-from server_ext.replay.trace import Group, Trace
+from server_ext.replay.trace import Group, Trace, spans
 
 __all__ = ["CAUSES", "Ledger", "Outcome", "Row", "quantile"]
 
@@ -100,7 +100,6 @@ class Ledger:
     _admitted: int = 0
     _prompt_tokens: int = 0
     _hit_tokens: int = 0
-    _producer_tokens: int = 0
     _residuals: list[_Request] = field(default_factory=list)
 
     # -- notes ---------------------------------------------------------------------
@@ -121,14 +120,12 @@ class Ledger:
         self._requests[name] = _Request(group, index, hit, hit, now)
         self._residuals.append(self._requests[name])
         self._admitted += 1
-        if index >= 0:
-            self._prompt_tokens += group.context_tokens + group.branches[index]
-            self._hit_tokens += hit
+        self._prompt_tokens += group.context_tokens + group.branches[index]
+        self._hit_tokens += hit
         row = self._rows[group.name]
         if row.first is None:
             row.first = now
-        if index >= 0:
-            row.last_first = now
+        row.last_first = now
 
     def computed(self, name: str, tokens: int) -> int:
         """A request computes `tokens` more; the position it goes on from."""
@@ -136,22 +133,16 @@ class Ledger:
         start, end = request.at, request.at + tokens
         request.at = end
         self._overlap += self._seen(request.group, start, end)
-        if request.index < 0:
-            self._producer_tokens += tokens
         return start
 
     def _seen(self, group: Group, start: int, end: int) -> int:
         """Tokens of the shared context that had been computed before."""
-        document = (group.salt, group.document)
-        question = (group.salt, f"{group.document}/{group.question}")
         again = 0
-        for key, low, high in (
-            (document, 0, group.document_tokens),
-            (question, group.document_tokens, group.context_tokens),
-        ):
+        for path, low, high in spans(group.segments):
             first, last = max(start, low), min(end, high)
             if first >= last:
                 continue
+            key = (group.salt, path)
             mark = self._marks.get(key, low)
             again += max(0, min(last, mark) - first)
             self._marks[key] = max(mark, last)
@@ -192,10 +183,9 @@ class Ledger:
                 }
             )
 
-    def finished(self, name: str, index: int, *, now: float) -> int:
-        """A request ended; the tokens that it had found in the cache."""
-        del index, now
-        return self._requests.pop(name).hit
+    def finished(self, name: str) -> None:
+        """A request ended."""
+        del self._requests[name]
 
     def group_finished(self, group: Group, *, now: float) -> int:
         """The last branch is through; the number of groups that are."""
@@ -265,7 +255,6 @@ class Ledger:
             "row_steps": self._row_steps,
             "tokens": self._tokens,
             "prompt_tokens": self._prompt_tokens,
-            "producer_tokens": self._producer_tokens,
             "reuse": (
                 1 - self._tokens / self._prompt_tokens if self._prompt_tokens else None
             ),

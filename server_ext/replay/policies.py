@@ -1,8 +1,7 @@
-"""The arms of a replay: the paper's six policies, two native baselines, ours in parts.
+"""The arms of a replay: two native baselines, the paper's policies, and ours in parts.
 
-An arm is a scheduler policy, how a group is sent (plain prompts, or a producer and
-hinted consumers as ``POST /v1/branches`` sends them) and the finest boundary at which a
-branch can resume.
+An arm is a scheduler policy, how a group is sent (plain prompts, or hinted branches as
+``POST /v1/branches`` sends them) and the finest boundary at which a branch can resume.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class Arm:
     Attributes:
         name: what it is called.
         policy: the scheduler's policy.
-        hints: send groups as our endpoint does (producer and consumers), else plainly.
+        hints: send groups as our endpoint does, with hints, else plain prompts.
         fine: hits may land on every 16th token, else only on whole blocks.
         about: one line for a person.
     """
@@ -35,6 +34,16 @@ class Arm:
     hints: bool
     fine: bool
     about: str
+
+    @property
+    def fenced(self) -> Arm:
+        """The same arm with the commit fence, where its policy skips BLOCKED branches.
+
+        The native loop has no fence: it relies on one device that runs rounds in order.
+        """
+        if not self.policy.traversal:
+            return self
+        return replace(self, policy=replace(self.policy, fence="on"))
 
 
 def _altered(name: str, **changes: object) -> Policy:
@@ -81,25 +90,25 @@ PARTS: tuple[Arm, ...] = (
         about="exact readiness + traversal, nobody held",
     ),
     Arm(
-        "hints",
-        _altered("radixflow+", traversal=False, frag=False),
-        hints=True,
+        "tree-frag",
+        _altered("radixflow+", frag=False),
+        hints=False,
         fine=True,
-        about="exact readiness + hints, prefix-stop: hints without traversal",
+        about="branch points that the scheduler finds, without fragment deferral",
     ),
     Arm(
-        "traversal+hints",
-        _altered("radixflow+", frag=False),
-        hints=True,
+        "tree",
+        POLICIES["radixflow+"],
+        hints=False,
         fine=True,
-        about="exact readiness + traversal + hints, without frag",
+        about="branch points that the scheduler finds: radixflow+, plain prompts",
     ),
     Arm(
         "radixflow+",
         POLICIES["radixflow+"],
         hints=True,
         fine=True,
-        about="exact readiness + traversal + hints + frag (ours)",
+        about="tree with the hints of our endpoint (ours)",
     ),
 )
 

@@ -1,6 +1,6 @@
 """The report: one self-contained HTML page from a folder of cells.
 
-Charts are plotly.js (MIT), taken whole out of the installed ``plotly`` package and
+Charts are plotly.js (MIT) of the installed ``plotly`` package,
 embedded, so that the page needs no network.  This room arranges figures; it makes none
 beyond means and quantiles of pooled latencies.
 """
@@ -11,7 +11,6 @@ import html
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -21,6 +20,7 @@ from server_ext.replay.grid import Folder
 from server_ext.replay.ledger import CAUSES, quantile
 from server_ext.replay.policies import ARMS
 from server_ext.replay.timeline import Lane, timeline_figure
+from server_ext.replay.trace import REGIMES
 
 __all__ = [
     "COLUMNS",
@@ -51,7 +51,8 @@ COLOURS = {
     "radixflow": "#2d6cdf",
     "radixflow+frag": "#173f8a",
     "traversal": "#3fa796",
-    "hints": "#b565a7",
+    "tree-frag": "#b565a7",
+    "tree": "#e8871e",
     "radixflow+": "#d9480f",
 }
 _CONFIG = {"responsive": True, "displaylogo": False, "scrollZoom": True}
@@ -194,13 +195,14 @@ def write_report(folder: Folder, out: Path) -> Path:
     sweep = [r for r in results if r["cell"]["own_rate"]]
     for part in (grid, sweep):
         _check_one_setting(folder, part)
+    paper = [r for r in grid if r["cell"]["stream"] in REGIMES]
     charts = _Charts()
     body = [
-        _headline(grid),
-        _paired(grid),
-        _ends(grid),
+        _headline(paper),
+        _paired(paper),
+        _ends(paper),
         _reductions(grid, charts),
-        _cdfs(grid, charts),
+        _cdfs(paper, charts),
         _bounds(grid, charts),
         _sweep(sweep, charts),
         _timeline(charts),
@@ -209,14 +211,14 @@ def write_report(folder: Folder, out: Path) -> Path:
     ]
     path = out / "report.html"
     _write(path, "\n".join(part for part in body if part), charts)
-    summary = json.dumps(_summary(grid), indent=1) + "\n"
+    summary = json.dumps(_summary(paper), indent=1) + "\n"
     (out / "summary.json").write_text(summary, encoding="utf-8")
     return path
 
 
 def _check_one_setting(folder: Folder, results: list[dict[str, Any]]) -> None:
-    """Cells of one page differ in model, policy, regime, order and load only."""
-    for name in ("arrivals", "questions", "width", "seed", "asynchronous"):
+    """Cells of one page differ in model, policy, stream, order and load only."""
+    for name in ("arrivals", "questions", "width", "seed", "asynchronous", "fence"):
         values = sorted({str(result["cell"][name]) for result in results})
         if len(values) > 1:
             raise ValueError(
@@ -247,12 +249,13 @@ def _write(path: Path, body: str, charts: _Charts) -> None:
 
 def _plotly() -> str:
     try:
-        file = resources.files("plotly") / "package_data" / "plotly.min.js"
-        return file.read_text(encoding="utf-8").replace("</script", "<\\/script")
+        from plotly.offline import get_plotlyjs
     except ModuleNotFoundError:
         raise ValueError(
             "the report needs plotly: pip install 'radixflow-sdk[replay]'"
         ) from None
+    script: str = get_plotlyjs()
+    return script.replace("</script", "<\\/script")
 
 
 class _Charts:
@@ -451,10 +454,10 @@ def _ends(grid: list[dict[str, Any]]) -> str:
 
 
 def _reductions(grid: list[dict[str, Any]], charts: _Charts) -> str:
-    found = pools(grid, "model", "regime", "arm")
+    found = pools(grid, "model", "stream", "arm")
     if not found:
         return ""
-    parts = ["<h2>Against the harder baseline, by model and regime</h2>"]
+    parts = ["<h2>Against the harder baseline, by model and stream</h2>"]
     measures: tuple[tuple[str, str, Callable[[Pool], float]], ...] = (
         ("latency", "mean latency vs radix-0.33, %", lambda pool: pool.mean),
         ("rounds", "rounds vs radix-0.33, %", lambda pool: pool.total("rounds")),
@@ -464,11 +467,11 @@ def _reductions(grid: list[dict[str, Any]], charts: _Charts) -> str:
         for arm in ARMS:
             labels: tuple[list[str], list[str]] = ([], [])
             values = []
-            for (model, regime, other), pool in found.items():
-                base = found.get((model, regime, "radix-0.33"))
+            for (model, stream, other), pool in found.items():
+                base = found.get((model, stream, "radix-0.33"))
                 if other == arm and base is not None and arm != "radix-0.33":
                     labels[0].append(model)
-                    labels[1].append(regime)
+                    labels[1].append(stream)
                     values.append(_change(measure(pool), measure(base)))
             if values and arm != "radix-0.32":
                 data.append(
@@ -525,7 +528,7 @@ def _cdfs(grid: list[dict[str, Any]], charts: _Charts) -> str:
 
 
 def _bounds(grid: list[dict[str, Any]], charts: _Charts) -> str:
-    found = pools(grid, "model", "regime", "arm")
+    found = pools(grid, "model", "stream", "arm")
     if not found:
         return ""
     data = []

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import hashlib
 import logging
 import os
 from collections.abc import Mapping
@@ -38,11 +37,12 @@ from server_ext.config import Policy
 from server_ext.demo import CHECKPOINT
 from server_ext.engine import block_copy
 from server_ext.engine.scheduler import RadixFlowScheduler
+from server_ext.hints import TRIM_ROWS, VERSION, Hints
 from server_ext.replay.cards import Card
+from server_ext.replay.keys import key
 from server_ext.replay.policies import MATCH_UNIT, Arm
 
 __all__ = [
-    "Keys",
     "Shape",
     "cache_layout",
     "make_native_scheduler",
@@ -51,6 +51,7 @@ __all__ = [
     "make_served_scheduler",
     "model_output",
     "scaled",
+    "wire",
 ]
 
 _SAMPLED = [1]
@@ -209,44 +210,6 @@ def _parts(shape: Shape, *, asynchronous: bool) -> dict[str, Any]:
     }
 
 
-class Keys:
-    """Block keys by content: equal exactly where two prompts are equal.
-
-    Args:
-        unit: tokens between two keys.
-    """
-
-    def __init__(self, unit: int) -> None:
-        self.unit = unit
-        self._documents: dict[tuple[str, str, int], list[bytes]] = {}
-
-    def of(self, salt: str, segments: tuple[tuple[str, int], ...]) -> tuple[bytes, ...]:
-        """Keys of a prompt made of named segments, of the given lengths."""
-        document, length = segments[0]
-        whole = length // self.unit
-        slot = (salt, document, length)
-        keys = self._documents.get(slot)
-        if keys is None:
-            keys = [_key(salt, document, index) for index in range(whole)]
-            self._documents[slot] = keys
-        if len(segments) == 1:
-            return tuple(keys)
-        rest, path, end = [], document, length
-        index = whole
-        for name, tokens in segments[1:]:
-            path = f"{path}/{name}"
-            end += tokens
-            while (index + 1) * self.unit <= end:
-                rest.append(_key(salt, path, index))
-                index += 1
-        return (*keys, *rest)
-
-
-def _key(salt: str, path: str, index: int) -> bytes:
-    text = f"{salt}|{path}|{index}".encode()
-    return hashlib.blake2b(text, digest_size=16).digest()
-
-
 class _Hasher:
     """Hands vLLM the keys of one request, a generated token's block included."""
 
@@ -264,7 +227,20 @@ class _Hasher:
             return []
         keys = list(self._keys[known:wanted])
         beyond = range(known + len(keys), wanted)
-        return [*keys, *(_key("", self._name, index) for index in beyond)]
+        return [*keys, *(key("", self._name, index) for index in beyond)]
+
+
+def wire(hints: Hints) -> dict[str, Any]:
+    """Hints as the endpoint writes them into ``SamplingParams.extra_args``."""
+    return {
+        "radixflow_v": VERSION,
+        "radixflow_group": hints.group,
+        "radixflow_role": hints.role,
+        "radixflow_branches": hints.branches,
+        "radixflow_boundaries": list(hints.boundaries),
+        "radixflow_scored_from": hints.scored_from,
+        **(TRIM_ROWS if hints.trim_rows else {}),
+    }
 
 
 _PLAIN = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False)

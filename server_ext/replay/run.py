@@ -1,14 +1,15 @@
 """One arm over one trace: the engine's loop in virtual time.
 
 Arrivals go into the real scheduler, rounds come out, a cost model says how long each
-takes.  Nothing here reads a clock of this machine but for `Outcome.host_seconds`, the
-one figure that is measured; everything else depends on trace, card and arm alone.
+takes.  Everything depends on trace, card and arm alone but for the figures in
+`Outcome.measured`, which are this machine's.
 """
 
 from __future__ import annotations
 
 import gc
 import heapq
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -17,23 +18,19 @@ from dataclasses import dataclass, field
 from itertools import count, islice
 from typing import Any
 
-from server_ext.api.group import BRANCHES_IN_FLIGHT, ProducedDocuments
+from server_ext.api.group import BRANCHES_IN_FLIGHT
 from server_ext.engine.queue import LaneQueue
-from server_ext.hints import STATE_ONLY, VERSION
+from server_ext.hints import MAX_BOUNDARIES, Hints
 from server_ext.replay.cards import Card
 from server_ext.replay.clock import Clock, Device
+from server_ext.replay.keys import Keys
 from server_ext.replay.ledger import Ledger, Outcome
 from server_ext.replay.policies import Arm
-from server_ext.replay.rig import Keys, make_request, make_scheduler, model_output
+from server_ext.replay.rig import make_request, make_scheduler, model_output, wire
 from server_ext.replay.trace import Group, Trace
 from server_ext.replay.worker import Cost, attended_pairs
-from server_ext.sharing import (
-    price_of_sharing,
-    producer_boundaries,
-    shared_boundary,
-)
 
-__all__ = ["ReplayError", "replay"]
+__all__ = ["Engine", "ReplayError", "replay"]
 
 _PAUSE = 0.001
 """An engine that found nothing to run looks again after this long (vLLM's pause)."""
@@ -72,7 +69,7 @@ def replay(
     Raises:
         ReplayError: the scheduler hangs.
     """
-    engine = _Engine(
+    engine = Engine(
         trace,
         card,
         arm,
@@ -105,25 +102,20 @@ class _Sent:
     group: Group
     waiting: deque[int]
     left: int
-    shared: int
-
-    def state_at(self, boundary: int) -> bytes:
-        """Key of the group's prefix of that length, as `ProducedDocuments` keeps it."""
-        group = self.group
-        question = group.question if boundary > group.document_tokens else ""
-        return f"{group.salt}|{group.document}|{question}|{boundary}".encode()
 
 
 @dataclass
-class _Engine:
+class Engine:
+    """The engine's loop over one trace; `replay` is what makes and runs one."""
+
     trace: Trace
     card: Card
     arm: Arm
     cost: Cost
-    asynchronous: bool
-    ledger: Ledger
-    look_on: bool
-    progress: Callable[[int], None] | None
+    asynchronous: bool = False
+    ledger: Ledger = field(default_factory=Ledger)
+    look_on: bool = False
+    progress: Callable[[int], None] | None = None
 
     clock: Clock = field(default_factory=Clock)
     device: Device = field(default_factory=Device)
@@ -145,7 +137,6 @@ class _Engine:
             self._watch_allocation()
         self.unit = self.scheduler.hash_block_size
         self.keys = Keys(self.unit)
-        self.documents = ProducedDocuments()
         self.hinted = self.arm.hints and self.card.layout.recurrent > 0
         for group in self.trace.groups:
             if group.longest > self.card.max_model_len:
@@ -155,7 +146,12 @@ class _Engine:
             else:
                 self._sessions.setdefault(group.session, deque()).append(group)
         for session in self._sessions.values():
-            self._plan(0.0, session.popleft())
+            self._next_of(session)
+
+    def _next_of(self, session: deque[Group]) -> None:
+        if session:
+            group = session.popleft()
+            self._plan(max(self.clock.now, group.at), group)
 
     def _plan(self, at: float, group: Group) -> None:
         heapq.heappush(self._due, (at, next(self._order), group))
@@ -163,6 +159,7 @@ class _Engine:
     # -- the loop ------------------------------------------------------------------
 
     def run(self) -> Outcome:
+        """Run until nothing is left; the ledger's figures."""
         began = time.perf_counter()
         idle = 0
         while self._due or self._open or self._flying:
@@ -276,91 +273,40 @@ class _Engine:
             self._send(at, group)
 
     def _send(self, at: float, group: Group) -> None:
-        policy = self.arm.policy
-        shared = shared_boundary(
-            group.document_tokens,
-            group.context_tokens,
-            len(group.branches),
-            match_unit=self.unit,
-            price=price_of_sharing(
-                policy.row_tokens, policy.round_tokens, others=len(self._open)
-            ),
-        )
         branches = deque(range(len(group.branches)))
-        sent = _Sent(group, waiting=branches, left=len(branches), shared=shared)
+        sent = _Sent(group, waiting=branches, left=len(branches))
         self._open[group.name] = sent
         self.ledger.arrived(group, offered=at, sent=self.clock.now)
-        if self.hinted:
-            self._add_producers(sent)
         window = BRANCHES_IN_FLIGHT if self.hinted else len(branches)
         for _ in range(min(window, len(branches))):
             self._add_next(sent)
 
-    def _add_producers(self, sent: _Sent) -> None:
-        group = sent.group
-        for boundary in producer_boundaries(
-            group.document_tokens, sent.shared, len(group.branches), self.unit
-        ):
-            state = sent.state_at(boundary)
-            if state not in self.documents:
-                self.documents.remember(state)
-                self._add(sent, -1, self._segments(group, None, boundary), boundary)
-
     def _add_next(self, sent: _Sent) -> None:
-        index = sent.waiting.popleft()
-        self._add(sent, index, self._segments(sent.group, index, 0), sent.shared)
-
-    @staticmethod
-    def _segments(
-        group: Group, index: int | None, boundary: int
-    ) -> tuple[tuple[str, int], ...]:
-        document = (group.document, group.document_tokens)
-        question = (group.question, group.question_tokens)
-        if index is None:
-            alone = boundary <= group.document_tokens
-            return (document,) if alone else (document, question)
-        tail = (f"{group.name}#{index}", group.branches[index])
-        return (document, question, tail)
-
-    def _add(
-        self,
-        sent: _Sent,
-        index: int,
-        segments: tuple[tuple[str, int], ...],
-        boundary: int,
-    ) -> None:
-        """Send a branch, or (`index` below 0) a producer of a state at `boundary`."""
-        group = sent.group
-        role = "producer" if index < 0 else "consumer"
-        name = f"{group.name}#{f'{role}-{boundary}' if index < 0 else index}"
-        extra_args = None
+        group, index = sent.group, sent.waiting.popleft()
+        name, prompt = f"{group.name}#{index}", group.prompt(index)
+        hints = None
         if self.hinted:
-            extra_args = {
-                "radixflow_v": VERSION,
-                "radixflow_group": group.name.replace("/", "."),
-                "radixflow_role": role,
-                "radixflow_branches": len(group.branches),
-                "radixflow_shared_tokens": boundary,
-                **(STATE_ONLY if index < 0 else {}),
-            }
-        request = make_request(
-            name,
-            sum(tokens for _, tokens in segments),
-            self.keys.of(group.salt, segments),
-            self.unit,
-            arrival=self.clock.now,
-            extra_args=extra_args,
-        )
+            hints = Hints(
+                group=re.sub(r"[^A-Za-z0-9._:-]", ".", group.name),
+                role="consumer",
+                branches=len(group.branches),
+                boundaries=group.boundaries[-MAX_BOUNDARIES:],
+            )
         self._owner[name] = (sent, index)
-        self.scheduler.add_request(request)
+        self.scheduler.add_request(
+            make_request(
+                name,
+                sum(tokens for _, tokens in prompt),
+                self.keys.of(group.salt, prompt),
+                self.unit,
+                arrival=self.clock.now,
+                extra_args=None if hints is None else wire(hints),
+            )
+        )
 
     def _finished(self, name: str) -> None:
-        sent, index = self._owner.pop(name)
-        hit = self.ledger.finished(name, index, now=self.clock.now)
-        if index < 0:
-            return
-        if hit + 2 * self.unit < sent.shared:
-            self.documents.forget(sent.state_at(sent.shared))
+        sent, _ = self._owner.pop(name)
+        self.ledger.finished(name)
         sent.left -= 1
         if sent.waiting:
             self._add_next(sent)
@@ -372,8 +318,8 @@ class _Engine:
         done = self.ledger.group_finished(group, now=self.clock.now)
         if self.progress is not None:
             self.progress(done)
-        if group.session is not None and self._sessions[group.session]:
-            self._plan(self.clock.now, self._sessions[group.session].popleft())
+        if group.session is not None:
+            self._next_of(self._sessions[group.session])
 
     # -- why a round ended -----------------------------------------------------------
 

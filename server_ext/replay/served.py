@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from server_ext.config import Policy
-from server_ext.hints import STATE_ONLY, TRIM_ROWS, VERSION, Hints
+from server_ext.hints import Hints
 from server_ext.recording import KEY
-from server_ext.replay.worker import Sample, attended_pairs
 
 if TYPE_CHECKING:
     from server_ext.replay.rig import Shape
@@ -34,7 +33,6 @@ __all__ = [
     "read_recording",
     "recording_from",
     "replay_recording",
-    "samples",
     "write_recording",
 ]
 
@@ -81,14 +79,12 @@ class ServedRound:
         at: its start, in seconds of the server's clock.
         waiting: requests that waited when it was planned.
         scheduled: tokens of each request.
-        starts: position that each goes on from; empty where it is not known.
     """
 
     number: int
     at: float
     waiting: int
     scheduled: Mapping[str, int]
-    starts: Mapping[str, int]
 
     @property
     def tokens(self) -> int:
@@ -143,7 +139,6 @@ def recording_from(
             at=entry["at"],
             waiting=entry["waiting"],
             scheduled=dict(entry["scheduled"]),
-            starts={},
         )
         for entry in rounds
         if entry["number"] > after
@@ -224,7 +219,7 @@ def _requests(arrivals: Iterable[Mapping[str, Any]], unit: int) -> Iterator[Requ
             reads_cache=entry["reads_cache"],
             like=like,
             shared=shared,
-            hints=None if entry["hints"] is None else Hints(**entry["hints"]),
+            hints=_hints(entry["hints"]),
         )
 
 
@@ -243,10 +238,7 @@ def write_recording(recording: Recording, path: Path) -> None:
         "shape": dict(recording.shape),
     }
     lines = [head, *(asdict(request) for request in recording.requests)]
-    for served in recording.rounds:
-        line = asdict(served)
-        del line["starts"]
-        lines.append(line)
+    lines += [asdict(served) for served in recording.rounds]
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
     path.write_text(text, encoding="utf-8")
 
@@ -274,7 +266,7 @@ def read_recording(path: Path) -> Recording:
     for number, line in enumerate(lines[1:], start=2):
         with _line(path, number):
             if number > middle:
-                rounds.append(ServedRound(**json.loads(line), starts={}))
+                rounds.append(ServedRound(**json.loads(line)))
                 continue
             request = _read_request(json.loads(line))
             _check_request(request, requests, unit)
@@ -301,8 +293,14 @@ def _line(path: Path, number: int) -> Iterator[None]:
 
 
 def _read_request(value: dict[str, Any]) -> Request:
-    hints = value["hints"]
-    return Request(**{**value, "hints": None if hints is None else Hints(**hints)})
+    return Request(**{**value, "hints": _hints(value["hints"])})
+
+
+def _hints(value: Mapping[str, Any] | None) -> Hints | None:
+    """Hints out of JSON, where a tuple comes back as a list."""
+    if value is None:
+        return None
+    return Hints(**{**value, "boundaries": tuple(value["boundaries"])})
 
 
 def _check_request(request: Request, before: Mapping[str, Request], unit: int) -> None:
@@ -347,7 +345,6 @@ class _Run:
         self.shape = shape
         self.now = 0.0
         self.rounds: list[ServedRound] = []
-        self.positions: dict[str, int] = {}
         self.keys: dict[str, tuple[bytes, ...]] = {}
         self.due = deque(recording.requests)
 
@@ -405,24 +402,17 @@ class _Run:
         return True
 
     def _note(self, planned: Any) -> None:
-        for new in planned.scheduled_new_reqs:
-            self.positions[new.req_id] = new.num_computed_tokens
-        scheduled = dict(planned.num_scheduled_tokens)
-        starts = {name: self.positions[name] for name in scheduled}
-        for name, tokens in scheduled.items():
-            self.positions[name] += tokens
         self.rounds.append(
             ServedRound(
                 number=self.recording.after + len(self.rounds) + 1,
                 at=self.now,
                 waiting=self.scheduler.history[-1].waiting,
-                scheduled=scheduled,
-                starts=starts,
+                scheduled=dict(planned.num_scheduled_tokens),
             )
         )
 
     def _add(self, request: Request) -> None:
-        from server_ext.replay.rig import make_request
+        from server_ext.replay.rig import make_request, wire
 
         whole = request.tokens // self.shape.unit
         common = self.keys[request.like][: request.shared] if request.like else ()
@@ -438,25 +428,10 @@ class _Run:
                 keys,
                 self.shape.unit,
                 arrival=request.at,
-                extra_args=None if request.hints is None else _wire(request.hints),
+                extra_args=None if request.hints is None else wire(request.hints),
                 reads_cache=request.reads_cache,
             )
         )
-
-
-def _wire(hints: Hints) -> dict[str, Any]:
-    """Hints, written as the endpoint writes them."""
-    wire = {
-        "radixflow_v": VERSION,
-        "radixflow_group": hints.group,
-        "radixflow_role": hints.role,
-        "radixflow_branches": hints.branches,
-        "radixflow_shared_tokens": hints.shared_tokens,
-        "radixflow_scored_from": hints.scored_from,
-    }
-    if hints.state_only:
-        return {**wire, **STATE_ONLY}
-    return {**wire, **TRIM_ROWS} if hints.trim_rows else wire
 
 
 def compare(
@@ -482,32 +457,3 @@ def compare(
         "equal_rounds": same,
         "first_difference": None if whole else same + 1,
     }
-
-
-def samples(recording: Recording) -> list[Sample]:
-    """Measured rounds for `fit`: those that the next one followed at once.
-
-    A round lasts until the next one starts where a request was waiting all the while.
-
-    Raises:
-        RecordingError: the replay does not give the server's rounds, so that it is not
-            known where each row started.
-    """
-    predicted = replay_recording(recording)
-    if compare(recording.rounds, predicted)["first_difference"] is not None:
-        raise RecordingError(
-            "the replay does not give the server's rounds, so the positions of its "
-            "rows are unknown: radixflow replay served says where they part"
-        )
-    found = []
-    for now, after, known in zip(
-        recording.rounds, recording.rounds[1:], predicted, strict=False
-    ):
-        if now.waiting:
-            pairs = sum(
-                attended_pairs(known.starts[name], tokens)
-                for name, tokens in now.scheduled.items()
-            )
-            seconds = after.at - now.at
-            found.append(Sample(seconds, now.tokens, len(now.scheduled), pairs))
-    return found

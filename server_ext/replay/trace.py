@@ -1,8 +1,8 @@
-"""What is sent, and when: groups of branches as lengths, and their arrivals.
+"""What is sent, and when: groups of branches as named segments, and their arrivals.
 
-A trace holds no text and no tokens.  The scheduler never looks at a token, only at
-which prefixes are equal, so a trace names its documents and questions and gives their
-lengths: that is the whole sharing structure.  Version 1 is JSON lines, a header first.
+A trace holds no text and no tokens.  The scheduler never reads a token, it compares
+prefixes, so a trace names the segments of each prompt (system prompt, shots, document,
+question) and gives their lengths.  A trace file is JSON lines, a header first.
 """
 
 from __future__ import annotations
@@ -18,27 +18,43 @@ __all__ = [
     "ORDERS",
     "QUESTIONS",
     "REGIMES",
+    "STREAMS",
     "Arrivals",
     "Group",
+    "Segment",
     "Trace",
     "TraceError",
     "arrive",
+    "few_shot_groups",
     "paper_groups",
     "read_trace",
+    "session_groups",
+    "spans",
     "wide_groups",
     "write_trace",
 ]
 
-VERSION = 1
+VERSION = 2
 QUESTIONS = 1551
 """Questions of one stream, as in the paper."""
 LONG_QUESTIONS = 517
 """Of these, on QuALITY-like articles: a third (the paper gives no split)."""
+SHOTS = 5
+"""Worked examples in the header of the few-shot stream."""
+SESSIONS = 16
+"""Sessions that are open at a time."""
+TURNS = 8
+"""Turns of a session."""
 
 Regime = Literal["cold", "mixed", "reuse"]
 Order = Literal["forward", "reversed"]
 REGIMES: tuple[Regime, ...] = get_args(Regime)
+"""Streams of the paper's questions; they differ in what a group finds in the cache."""
+STREAMS = (*REGIMES, "few-shot", "sessions")
 ORDERS: tuple[Order, ...] = get_args(Order)
+
+Segment = tuple[str, int]
+"""Name and tokens of a part of a prompt."""
 
 
 class TraceError(ValueError):
@@ -47,44 +63,55 @@ class TraceError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One question on one document: N branches that share all before their tails.
+    """One question: N branches that share all segments before their own tails.
 
     Attributes:
         name: unique in the trace.
         at: offered arrival in seconds.
-        document: which document; equal names under one salt are equal tokens.
-        document_tokens: its length.
-        question: which question on it.
-        question_tokens: tokens between the document and every branch.
+        segments: what all branches share, from the start of the prompt. Segments with
+            the same names up to them and the same salt are the same tokens.
         branches: tokens of each branch's own tail.
         salt: cache namespace.
-        session: for a closed loop: sent when the session's last group is through.
+        session: groups of one session are sent one after another: the next one when
+            the last one is through, and not before its arrival.
     """
 
     name: str
     at: float
-    document: str
-    document_tokens: int
-    question: str
-    question_tokens: int
+    segments: tuple[Segment, ...]
     branches: tuple[int, ...]
     salt: str = ""
     session: int | None = None
 
     @property
     def context_tokens(self) -> int:
-        """Tokens of document and question."""
-        return self.document_tokens + self.question_tokens
+        """Tokens that all branches share."""
+        return sum(tokens for _, tokens in self.segments)
+
+    @property
+    def boundaries(self) -> tuple[int, ...]:
+        """Where prompts can part: the end of each segment."""
+        ends = dict.fromkeys(end for _, _, end in spans(self.segments))
+        return tuple(end for end in ends if end)
 
     @property
     def longest(self) -> int:
         """Tokens of the longest prompt."""
         return self.context_tokens + max(self.branches)
 
-    @property
-    def prompt_tokens(self) -> int:
-        """Tokens of all prompts."""
-        return self.context_tokens * len(self.branches) + sum(self.branches)
+    def prompt(self, branch: int) -> tuple[Segment, ...]:
+        """The segments of one branch's prompt."""
+        tail = (f"{self.name}#{branch}", self.branches[branch])
+        return (*self.segments, tail)
+
+
+def spans(segments: Iterable[Segment]) -> Iterator[tuple[str, int, int]]:
+    """Path of names, start and end in tokens of each segment."""
+    path, end = "", 0
+    for name, tokens in segments:
+        path = f"{path}/{name}" if path else name
+        start, end = end, end + tokens
+        yield path, start, end
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +121,7 @@ class Trace:
     Attributes:
         name: what a person calls it.
         groups: the groups.
-        about: how it was made: seed, regime, order, arrivals.
+        about: how it was made: seed, stream, order, arrivals.
     """
 
     name: str
@@ -123,13 +150,18 @@ class Arrivals:
     seed: int = 0
 
 
-# -- the paper's load ------------------------------------------------------------------
+# -- streams ---------------------------------------------------------------------------
 
 
 def _lengths() -> dict[str, Any]:
     path = Path(__file__).with_name("lengths.json")
     table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return table
+
+
+def _passages() -> list[dict[str, Any]]:
+    table = _lengths()
+    return [*table["short_stories"], *table["short_passages"]]
 
 
 def _articles(
@@ -145,10 +177,10 @@ def _articles(
             Group(
                 name=f"{name}.{index}",
                 at=0.0,
-                document=name,
-                document_tokens=article["document"],
-                question=f"{name}.{index}",
-                question_tokens=question["question"],
+                segments=(
+                    (name, article["document"]),
+                    (f"{name}.{index}", question["question"]),
+                ),
                 branches=tuple(question["options"][:4]),
             )
             for index, question in enumerate(asked)
@@ -177,12 +209,10 @@ def paper_groups(
         seed: of the draw; the same for all regimes and orders.
     """
     source = random.Random(f"groups {seed}")
-    table = _lengths()
     long = round(questions * LONG_QUESTIONS / QUESTIONS)
-    short = [*table["short_stories"], *table["short_passages"]]
     articles = [
-        *_articles(table["long"], "long", long, source),
-        *_articles(short, "short", questions - long, source),
+        *_articles(_lengths()["long"], "long", long, source),
+        *_articles(_passages(), "short", questions - long, source),
     ]
     source.shuffle(articles)
     groups = []
@@ -193,6 +223,67 @@ def paper_groups(
         else:
             groups.append(group)
     return tuple(groups if order == "forward" else reversed(groups))
+
+
+def few_shot_groups(
+    *, questions: int = QUESTIONS, seed: int = 0, order: Order = "forward"
+) -> tuple[Group, ...]:
+    """One header of worked examples, then questions on many short passages.
+
+    Args:
+        questions: groups.
+        seed: of the draw.
+        order: ``reversed`` turns the whole stream around.
+    """
+    source = random.Random(f"few-shot {seed}")
+    shots = 0
+    for passage in source.sample(_passages(), SHOTS):
+        question = passage["questions"][0]
+        shots += passage["document"] + question["question"] + question["options"][0]
+    groups = [
+        replace(group, segments=(("shots", shots), *group.segments))
+        for article in _articles(_passages(), "passage", questions, source)
+        for group in article
+    ]
+    return tuple(groups if order == "forward" else reversed(groups))
+
+
+def session_groups(*, questions: int = QUESTIONS, seed: int = 0) -> tuple[Group, ...]:
+    """Documents that grow turn by turn, each with one question a turn.
+
+    `SESSIONS` sessions are open at a time and take turns at random; one that had
+    `TURNS` turns ends and another begins.
+
+    Args:
+        questions: groups.
+        seed: of the draw.
+    """
+    source = random.Random(f"sessions {seed}")
+    passages = _passages()
+    numbers = list(range(SESSIONS))
+    grown: dict[int, list[Segment]] = {number: [] for number in numbers}
+    groups = []
+    for _ in range(questions):
+        place = source.randrange(SESSIONS)
+        number = numbers[place]
+        passage, document = source.choice(passages), grown[number]
+        question = source.choice(passage["questions"])
+        name = f"session{number}.{len(document)}"
+        document.append((name, passage["document"]))
+        groups.append(
+            Group(
+                name=name,
+                at=0.0,
+                segments=(*document, (f"{name}?", question["question"])),
+                branches=tuple(question["options"][:4]),
+                session=number,
+            )
+        )
+        if len(document) == TURNS:
+            del grown[number]
+            numbers[place] = fresh = max(numbers) + 1
+            grown[fresh] = []
+    return tuple(groups)
 
 
 def wide_groups(
@@ -209,18 +300,14 @@ def wide_groups(
     if not 2 <= width <= 1024:
         raise TraceError(f"a width must be from 2 to 1024, got {width}")
     source = random.Random(f"wide {seed}")
-    return tuple(
-        Group(
-            name=f"wide{index}",
-            at=0.0,
-            document=f"wide{index}",
-            document_tokens=round(document_tokens * source.uniform(0.75, 1.25)),
-            question=f"wide{index}",
-            question_tokens=source.randint(8, 30),
-            branches=tuple(source.randint(4, 40) for _ in range(width)),
-        )
-        for index in range(groups)
-    )
+    found = []
+    for index in range(groups):
+        document = round(document_tokens * source.uniform(0.75, 1.25))
+        question = source.randint(8, 30)
+        branches = tuple(source.randint(4, 40) for _ in range(width))
+        name = f"wide{index}"
+        found.append(Group(name, 0.0, ((name, document), (name, question)), branches))
+    return tuple(found)
 
 
 def arrive(groups: Sequence[Group], arrivals: Arrivals) -> tuple[Group, ...]:
@@ -229,7 +316,15 @@ def arrive(groups: Sequence[Group], arrivals: Arrivals) -> tuple[Group, ...]:
         return tuple(replace(group, at=0.0) for group in groups)
     if arrivals.kind == "closed":
         return tuple(
-            replace(group, at=0.0, session=index % arrivals.sessions)
+            replace(
+                group,
+                at=0.0,
+                session=(
+                    index % arrivals.sessions
+                    if group.session is None
+                    else group.session
+                ),
+            )
             for index, group in enumerate(groups)
         )
     source = random.Random(f"arrivals {arrivals.seed}")
@@ -293,8 +388,10 @@ def _groups(path: Path, lines: Iterable[str]) -> Iterator[Group]:
     for number, line in enumerate(lines, start=2):
         value = _parsed(path, number, line)
         try:
-            group = Group(**{**value, "branches": tuple(value["branches"])})
-        except (KeyError, TypeError) as error:
+            segments = tuple((name, tokens) for name, tokens in value["segments"])
+            branches = tuple(value["branches"])
+            group = Group(**{**value, "segments": segments, "branches": branches})
+        except (KeyError, TypeError, ValueError) as error:
             raise TraceError(f"{path}, line {number}: {error}") from None
         if problem := _problem(group, seen, lengths):
             raise TraceError(f"{path}, line {number}: {problem}")
@@ -305,14 +402,14 @@ def _groups(path: Path, lines: Iterable[str]) -> Iterator[Group]:
 def _problem(
     group: Group, seen: set[str], lengths: dict[tuple[str, str], int]
 ) -> str | None:
-    counts = (group.document_tokens, group.question_tokens, *group.branches)
+    counts = (*(tokens for _, tokens in group.segments), *group.branches)
     if group.name in seen:
         return f"a second group {group.name!r}"
     if not group.branches or any(type(n) is not int or n < 0 for n in counts):
         return "lengths must be whole numbers, and there must be a branch"
     if min(group.branches) < 1 or not group.at >= 0:
         return "a branch needs a token of its own, an arrival must not be negative"
-    key = (group.salt, group.document)
-    if lengths.setdefault(key, group.document_tokens) != group.document_tokens:
-        return f"document {group.document!r} has two lengths"
+    for path, start, end in spans(group.segments):
+        if lengths.setdefault((group.salt, path), end - start) != end - start:
+            return f"segment {path!r} has two lengths"
     return None

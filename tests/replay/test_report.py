@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     common = ["--out", str(out), "--questions", "8"]
     arms = "radix-0.32,radix-0.33,radixflow,radixflow+"
     grid = ["grid", *common, "--models", "Qwen3.5-9B,Qwen3-8B", "--policies", arms]
-    assert main([*grid, "--regimes", "cold", "--orders", "forward"]) == 0
+    assert main([*grid, "--streams", "cold", "--orders", "forward"]) == 0
     assert main(["sweep", *common, "--loads", "0.5,1"]) == 0
     assert main(["report", "--out", str(out)]) == 0
     return out
@@ -62,8 +62,8 @@ def test_the_headline_leads_with_the_harder_baseline(folder: Path) -> None:
 
 def test_the_csv_has_a_line_a_cell(folder: Path) -> None:
     lines = (folder / "cells.csv").read_text().splitlines()
-    assert len(lines) == 1 + 8 + 8
-    assert lines[0].startswith("cell_model,cell_arm,cell_regime")
+    assert len(lines) == 1 + 8 + 10
+    assert lines[0].startswith("cell_model,cell_arm,cell_stream")
 
 
 def test_the_page_says_what_ended_the_rounds(folder: Path) -> None:
@@ -82,7 +82,7 @@ def test_the_report_is_an_option_too_and_writes_the_csv(folder: Path) -> None:
 
 def test_cells_that_must_not_be_pooled_are_refused(tmp_path: Path, capsys: Any) -> None:
     grid = ["grid", "--out", str(tmp_path), "--questions", "4", "--models", "Qwen3-8B"]
-    grid += ["--regimes", "cold", "--orders", "forward", "--policies", "radix-0.33"]
+    grid += ["--streams", "cold", "--orders", "forward", "--policies", "radix-0.33"]
     assert main(grid) == 0
     assert main([*grid, "--async"]) == 0
     assert main(["report", "--out", str(tmp_path)]) == 2

@@ -13,45 +13,32 @@ from server_ext.config import POLICIES
 from server_ext.recording import KEPT, KEY, Arrival, Arrivals, packed
 from server_ext.replay import main
 from server_ext.replay.cards import CARDS
-from server_ext.replay.ledger import Ledger
 from server_ext.replay.policies import ARMS
-from server_ext.replay.run import _Engine
+from server_ext.replay.run import Engine
 from server_ext.replay.served import (
     RecordingError,
     compare,
     read_recording,
     recording_from,
     replay_recording,
-    samples,
     write_recording,
 )
 from server_ext.replay.trace import Arrivals as Timing
 from server_ext.replay.trace import Trace, arrive, paper_groups
 
 CARD = replace(CARDS["Qwen3.5-9B"], rows=8, token_budget=2048)
-REAL = Path(__file__).with_name("served_radixflow_plus.jsonl")
-"""A real CPU server with the bundled hybrid: 60 groups of four in six seconds."""
 NATIVE = Path(__file__).with_name("served_radix.jsonl")
-"""The same server as vLLM 0.32.0 schedules, other documents."""
-CUT = Path(__file__).with_name("served_cut_producer.jsonl")
-"""16 groups; in one round the budget cuts a producer short, and the server keeps no
-state where it was cut (vLLM's default retention)."""
+"""A real CPU server with the bundled hybrid, as vLLM 0.32.0 schedules: 60 groups of
+four in six seconds."""
+RECORDED = {"radix": (NATIVE, 270)}
+"""Runs of a real server by policy, and their requests."""
 
 
 def told(arm: str, *, asynchronous: bool = False) -> tuple[dict[str, Any], list[Any]]:
     """What the routes of a server would say after a run in virtual time."""
     groups = paper_groups(regime="mixed", questions=10, seed=3)
     trace = Trace("t", arrive(groups, Timing("poisson", rate=6.0)))
-    engine = _Engine(
-        trace,
-        CARD,
-        ARMS[arm],
-        cost=CARD.cost,
-        asynchronous=asynchronous,
-        ledger=Ledger(),
-        look_on=False,
-        progress=None,
-    )
+    engine = Engine(trace, CARD, ARMS[arm], cost=CARD.cost, asynchronous=asynchronous)
     engine.run()
     scheduler = engine.scheduler
     # JSON, as it comes over HTTP
@@ -76,8 +63,8 @@ def test_a_run_comes_out_again_round_by_round(arm: str, asynchronous: bool) -> N
     assert result["served"]["rounds"] >= 20
 
 
-def test_another_policy_makes_other_rounds_of_the_same_arrivals(answers) -> None:
-    recording = recording_from(*answers)
+def test_another_policy_makes_other_rounds_of_the_same_arrivals() -> None:
+    recording = recording_from(*told("traversal"))
     native = replay_recording(recording, policy=POLICIES["radix"])
     result = compare(recording.rounds, native)
     assert result["replayed"]["rounds"] > result["served"]["rounds"]
@@ -141,54 +128,31 @@ def test_a_broken_file_is_refused_by_line(answers, tmp_path, change, problem) ->
         read_recording(path)
 
 
-def test_costs_are_fitted_to_a_run(answers, tmp_path: Path, capsys: Any) -> None:
-    """The virtual server's rounds last as long as its card says."""
-    path = tmp_path / "run.jsonl"
-    write_recording(recording_from(*answers), path)
-    assert main(["calibrate", str(path)]) == 0
-    fitted = json.loads(capsys.readouterr().out)
-    assert fitted["rounds"] >= 4
-    assert abs(fitted["error_of_total"]) < 0.02
-
-
-def test_samples_know_where_rows_start(answers) -> None:
-    recording = recording_from(*answers)
-    found = samples(recording)
-    assert found
-    assert all(sample.pairs >= sample.tokens for sample in found)
-    assert all(sample.seconds > 0 for sample in found)
-
-
 # --- a real run -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("path", "requests"),
-    [(REAL, 270), (NATIVE, 270), (CUT, 82)],
-    ids=["radixflow+", "radix", "cut"],
-)
-def test_a_real_servers_run_is_predicted_round_by_round(
-    path: Path, requests: int
-) -> None:
+@pytest.mark.parametrize("policy", RECORDED)
+def test_a_real_servers_run_is_predicted_round_by_round(policy: str) -> None:
+    path, requests = RECORDED[policy]
     real = read_recording(path)
     result = compare(real.rounds, replay_recording(real))
+    assert real.policy.name == policy
     assert len(real.requests) == requests
     assert result["replayed"] == result["served"]
     assert result["first_difference"] is None
 
 
 def test_the_command_says_that_it_was_predicted(capsys: Any) -> None:
-    assert main(["served", str(REAL)]) == 0
+    assert main(["served", str(NATIVE)]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["first_difference"] is None
 
 
 def test_the_command_fails_where_it_was_not(tmp_path: Path, capsys: Any) -> None:
-    lines = REAL.read_text().splitlines()
-    head = json.loads(lines[0])
-    head["policy"] = POLICIES["radix"].as_dict()
+    recording = recording_from(*told("traversal"))
+    other = replace(recording, policy=POLICIES["radix"])
     path = tmp_path / "other.jsonl"
-    path.write_text("\n".join([json.dumps(head), *lines[1:]]) + "\n")
+    write_recording(other, path)
     assert main(["served", str(path)]) == 1
     assert json.loads(capsys.readouterr().out)["rounds_off"] > 0.02
 
