@@ -76,6 +76,8 @@ class BranchRequest:
         request_id: New for every request.
         sampling: How branches go on; None: they are scored.
         session_id: The same for every request about one document, see `_hints`.
+        boundaries: Where a document of several parts may part from documents of other
+            groups: the end of each part but the last, in characters or tokens.
         extra_headers: Sent as they are.
         extra_body: Added to the body as it is.
         on_response: Told of every HTTP answer.
@@ -92,6 +94,7 @@ class BranchRequest:
     request_id: str
     sampling: Sampling | None = None
     session_id: str = ""
+    boundaries: tuple[int, ...] = ()
     # A header may be a secret.
     extra_headers: Mapping[str, str] = field(
         default_factory=dict, hash=False, repr=False

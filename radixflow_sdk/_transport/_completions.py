@@ -105,9 +105,7 @@ class CompletionsTransport:
             async for index, rows in branches:
                 spent += len(encoded.prompts[index].tokens)
                 yield _event(request, encoded, index, rows)
-        yield GroupCompleted(
-            usage=GroupUsage(**_usage(spent), producer_tokens=0, rounds=None)
-        )
+        yield GroupCompleted(usage=GroupUsage(**_usage(spent), rounds=None))
 
     async def aclose(self) -> None:
         """Close the connections, unless they belong to the caller's client."""

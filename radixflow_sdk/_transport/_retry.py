@@ -259,7 +259,6 @@ def _sum_of_branches(usages: list[Usage]) -> GroupUsage:
         prompt_tokens=sum(usage.prompt_tokens for usage in usages),
         cached_tokens=sum(usage.cached_tokens for usage in usages),
         computed_tokens=sum(usage.computed_tokens for usage in usages),
-        producer_tokens=0,
         rounds=None,
     )
 
@@ -270,6 +269,5 @@ def _sum_of_groups(usages: list[GroupUsage]) -> GroupUsage:
         prompt_tokens=sum(usage.prompt_tokens for usage in usages),
         cached_tokens=sum(usage.cached_tokens for usage in usages),
         computed_tokens=sum(usage.computed_tokens for usage in usages),
-        producer_tokens=sum(usage.producer_tokens for usage in usages),
         rounds=sum(rounds) if len(rounds) == len(usages) else None,
     )

@@ -43,7 +43,7 @@ def write_request(request: BranchRequest) -> bytes:
     """The body of ``POST /v1/branches``."""
     body = {
         "model": request.model,
-        "document": _document(request.document),
+        "document": _document(request),
         "question": request.question,
         "branches": [_content(branch.content) for branch in request.branches],
         "scoring": request.scoring,
@@ -55,9 +55,8 @@ def write_request(request: BranchRequest) -> bytes:
     return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
 
 
-def _document(
-    document: str | tuple[int, ...] | tuple[Message, ...],
-) -> dict[str, object]:
+def _document(request: BranchRequest) -> dict[str, object]:
+    document = request.document
     if document and isinstance(document[0], Message):
         return {
             "messages": [
@@ -66,7 +65,9 @@ def _document(
                 if isinstance(message, Message)
             ]
         }
-    return {"text": document} if isinstance(document, str) else {"token_ids": document}
+    key = "text" if isinstance(document, str) else "token_ids"
+    parts = {"boundaries": request.boundaries} if request.boundaries else {}
+    return {key: document, **parts}
 
 
 def _content(content: str | tuple[int, ...]) -> dict[str, object]:
@@ -125,7 +126,6 @@ class _Failed(_Message):
 
 
 class _GroupUsage(_Usage):
-    producer_tokens: _Count
     rounds: _Count | None
 
 

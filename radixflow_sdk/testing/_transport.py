@@ -101,7 +101,6 @@ class FakeTransport:
                 prompt_tokens=_USAGE.prompt_tokens * count,
                 cached_tokens=_USAGE.cached_tokens * count,
                 computed_tokens=_USAGE.computed_tokens * count,
-                producer_tokens=0,
                 rounds=None,
             )
         )

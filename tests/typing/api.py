@@ -44,6 +44,8 @@ async def asynchronous() -> None:
         assert_type(stream, AsyncGenerator[ScoredCandidate, None])
         chat = [{"role": "user", "content": "d"}]
         await client.score_candidates(chat, ["a"], template=Template(before_option=""))
+        await client.score_candidates(["system", "d"], ["a"])
+        await client.generate_branches([[1], [2, 3]], ["a"], max_tokens=1)
         request = BranchedRequest(document="d", options=["a"], partial="return")
         assert_type(await client.run(request), ScoreResult)
         written = await client.generate_branches("d", ["a", [1]], max_tokens=4)
