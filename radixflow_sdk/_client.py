@@ -262,7 +262,9 @@ class RadixFlowClient:
         (``" yes"``). Equal options are scored once and flagged.
 
         Args:
-            document: Text, token ids, or chat messages (``role`` and ``content``).
+            document: Text, token ids, chat messages (``role`` and ``content``), or 1 to
+                62 parts: texts, or lists of token ids, joined as they are. Where a part
+                ends, other documents may go on differently.
             options: 1 to 4,096 texts or lists of token ids.
             question: Asked after the document; empty is the same as None. With token
                 ids the question is encoded by itself and joined.
@@ -331,7 +333,7 @@ class RadixFlowClient:
         letter out of its answer.
 
         Args:
-            document: Text, token ids, or chat messages.
+            document: Text, token ids, a list of parts of either, or chat messages.
             options: 2 to 26 texts, each once.
             question: Asked between document and options.
             rotate: Whether to list the options in every rotation, or as given.
@@ -426,7 +428,9 @@ class RadixFlowClient:
         ``/v1/completions``, with hints for the RadixFlow scheduler.
 
         Args:
-            document: Text, token ids, or chat messages (``role`` and ``content``).
+            document: Text, token ids, chat messages (``role`` and ``content``), or 1 to
+                62 parts: texts, or lists of token ids, joined as they are. Where a part
+                ends, other documents may go on differently.
             branches: 1 to 4,096 texts or lists of token ids. Equal ones are generated
                 one by one. Token ids and text are encoded apart and joined.
             max_tokens: The most tokens to generate after each branch.
