@@ -1,6 +1,6 @@
 """What travels the pipe: one unit, as each room hands it on.
 
-`Branch` (planned) -> `BranchRequest` (sent) -> `BranchEvent` (answered) ->
+`Branch` (planned) -> `GroupRequest` (sent) -> `BranchEvent` (answered) ->
 `BranchResult` (kept) -> `types.Candidate` (ranked).
 
 This room must not do anything but check that a `Plan`'s parts fit together. Values are
@@ -61,7 +61,7 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BranchRequest:
+class GroupRequest:
     """One ``POST /v1/branches``: a group, or what is missing of it.
 
     Attributes:
@@ -119,7 +119,7 @@ class Plan:
         InvalidInputError: The parts do not fit together.
     """
 
-    request: BranchRequest
+    request: GroupRequest
     options: tuple[str | tuple[int, ...], ...]
     members: tuple[tuple[int, ...], ...]
     normalize: Normalize

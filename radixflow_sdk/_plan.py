@@ -23,7 +23,7 @@ from radixflow_sdk._config import (
     read_text,
     refuse,
 )
-from radixflow_sdk._pipe import Branch, BranchRequest, Message, Plan, Sampling
+from radixflow_sdk._pipe import Branch, GroupRequest, Message, Plan, Sampling
 from radixflow_sdk._prompt import Template, default_template
 from radixflow_sdk.types import (
     MAX_LABELS,
@@ -71,7 +71,7 @@ def make_plan(
     members: dict[str | Ids, list[int]] = {}
     for index, option in enumerate(given):
         members.setdefault(option, []).append(index)
-    request = BranchRequest(
+    request = GroupRequest(
         model=None if model is None else read_name("model", model, 4096),
         document=read,
         question=between,
@@ -125,7 +125,7 @@ def make_generation_plan(
             raise refuse(
                 f"branches[{index}]", branch, "after chat messages a branch is text"
             )
-    request = BranchRequest(
+    request = GroupRequest(
         model=None if model is None else read_name("model", model, 4096),
         document=read,
         question=None,

@@ -373,7 +373,7 @@ class GenerationResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BranchedRequest:
+class ScoreRequest:
     """One document and its options: a call of `score_candidates` as a value.
 
     The fields are the arguments of `RadixFlowClient.score_candidates`. They are read
@@ -411,7 +411,7 @@ class BranchedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """One document and branches that go on: `BranchedRequest` for generated text.
+    """One document and branches that go on: `ScoreRequest` for generated text.
 
     The fields are the arguments of `RadixFlowClient.generate_branches`. They are read
     and checked when the request is run.
@@ -444,12 +444,12 @@ class GenerationRequest:
     partial: Partial = "raise"
 
 
-Asked = TypeVar("Asked", bound=BranchedRequest | GenerationRequest)
-Got = TypeVar("Got", bound=ScoreResult | GenerationResult)
+RequestT = TypeVar("RequestT", bound=ScoreRequest | GenerationRequest)
+ResultT = TypeVar("ResultT", bound=ScoreResult | GenerationResult)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome(Generic[Asked, Got]):
+class Outcome(Generic[RequestT, ResultT]):
     """How one of many groups ended: with a result or with an error, never with both.
 
     Attributes:
@@ -460,11 +460,11 @@ class Outcome(Generic[Asked, Got]):
     """
 
     index: int
-    request: Asked
-    result: Got | None = None
+    request: RequestT
+    result: ResultT | None = None
     error: RadixFlowError | None = None
 
-    def unwrap(self) -> Got:
+    def unwrap(self) -> ResultT:
         """The result.
 
         Raises:

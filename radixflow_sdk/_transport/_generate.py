@@ -18,16 +18,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from radixflow_sdk._hints import write_hints
 from radixflow_sdk._pipe import (
     BranchEvent,
-    BranchRequest,
     BranchText,
     GroupCompleted,
+    GroupRequest,
     GroupStarted,
     Message,
     Sampling,
 )
 from radixflow_sdk._transport._boundary import Ids
 from radixflow_sdk._transport._completions import Call
-from radixflow_sdk._transport._http import Answer, Http
+from radixflow_sdk._transport._http import Answer, HTTPSession
 from radixflow_sdk._transport._ndjson import read_lines
 from radixflow_sdk._transport._reads import MOST_ROWS, common_length
 from radixflow_sdk._transport._wire import read_models
@@ -53,7 +53,7 @@ class GenerationTransport:
         http: The server.
     """
 
-    def __init__(self, http: Http) -> None:
+    def __init__(self, http: HTTPSession) -> None:
         self._http = http
 
     async def models(self) -> tuple[str, ...]:
@@ -64,7 +64,7 @@ class GenerationTransport:
         """
         return await self._http.get("/v1/models", read_models)
 
-    async def stream(self, request: BranchRequest) -> AsyncGenerator[BranchEvent, None]:
+    async def stream(self, request: GroupRequest) -> AsyncGenerator[BranchEvent, None]:
         """Generate one group; yield each branch as it ends.
 
         Raises:
@@ -258,8 +258,8 @@ async def _generate(
                         raise _invalid(f"has choice {choice.index} of {len(texts)}")
                     text = texts[choice.index]
                     if text.take(choice, chunk):
-                        text.request_id = answer.secrets.cut(text.request_id)
-                        text.finish_reason = answer.secrets.cut(text.finish_reason)
+                        text.request_id = answer.secrets.redact(text.request_id)
+                        text.finish_reason = answer.secrets.redact(text.finish_reason)
                         yield choice.index, text
         done = all(text.finish_reason for text in texts)
     if not done:

@@ -36,7 +36,7 @@ from radixflow_sdk.exceptions import (
     UnsupportedError,
 )
 from radixflow_sdk.sync import RadixFlow
-from radixflow_sdk.types import MAX_BRANCHES, BranchedRequest, Candidate
+from radixflow_sdk.types import MAX_BRANCHES, Candidate, ScoreRequest
 
 __all__ = ["NAME", "RadixFlowLM", "main", "register"]
 
@@ -307,9 +307,9 @@ def _texts(
 
 def _request(
     group: ContextGroup, parts: Mapping[Tokens, Sequence[Tokens]]
-) -> BranchedRequest:
+) -> ScoreRequest:
     document = parts.get(group.context, group.context)
-    return BranchedRequest(document=document, options=list(group.options))
+    return ScoreRequest(document=document, options=list(group.options))
 
 
 def _answer(candidate: Candidate) -> Answer:
