@@ -34,7 +34,7 @@ from httpx_aiohttp import HttpxAiohttpClient
 from openai import AsyncOpenAI
 
 from benchmarks._harness import ROOT, Claim, write_results
-from radixflow_sdk import BranchedRequest, RadixFlowClient, RadixFlowError
+from radixflow_sdk import RadixFlowClient, RadixFlowError, ScoreRequest
 from radixflow_sdk.testing import FakeServer, FakeTransport
 from radixflow_sdk.testing._socket import listen
 
@@ -161,10 +161,10 @@ class Meter:
         }
 
 
-def requests(groups: int, branches: int) -> Iterator[BranchedRequest]:
+def requests(groups: int, branches: int) -> Iterator[ScoreRequest]:
     options = [f"option {number}" for number in range(branches)]
     for number in range(groups):
-        yield BranchedRequest(document=f"{number}. {DOCUMENT}", options=options)
+        yield ScoreRequest(document=f"{number}. {DOCUMENT}", options=options)
 
 
 @contextlib.asynccontextmanager
@@ -259,7 +259,7 @@ async def openai(url: str, branches: int) -> dict[str, Any]:
     return meter.result(OPENAI, branches)
 
 
-async def paced(groups: int) -> AsyncIterator[BranchedRequest]:
+async def paced(groups: int) -> AsyncIterator[ScoreRequest]:
     """As many groups a second as keep `CONCURRENCY` of them under way."""
     began = time.perf_counter()
     for number, request in enumerate(requests(groups, 4)):

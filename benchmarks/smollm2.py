@@ -33,9 +33,9 @@ from benchmarks._harness import (
     write_results,
 )
 from radixflow_sdk import (
-    BranchedRequest,
     RadixFlowClient,
     RadixFlowError,
+    ScoreRequest,
     ScoreResult,
     Timeouts,
 )
@@ -48,10 +48,10 @@ AGREEMENT = 0.95
 SECONDS = 1800.0
 
 
-def questions() -> dict[str, BranchedRequest]:
+def questions() -> dict[str, ScoreRequest]:
     """The excerpts' questions by their names."""
     return {
-        question["qid"]: BranchedRequest(
+        question["qid"]: ScoreRequest(
             document=row["document"],
             options=question["options"],
             question=question["question"],
@@ -63,7 +63,7 @@ def questions() -> dict[str, BranchedRequest]:
     }
 
 
-async def score(url: str, asked: Sequence[BranchedRequest]) -> list[ScoreResult]:
+async def score(url: str, asked: Sequence[ScoreRequest]) -> list[ScoreResult]:
     """Every question, all documents cold."""
     async with RadixFlowClient(url, timeout=Timeouts(total=SECONDS)) as client:
         outcomes = await client.score_all(asked, errors="raise")

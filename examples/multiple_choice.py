@@ -10,7 +10,7 @@ with intervals and calibration, there is ``radixflow eval`` (docs/evaluation.md)
 import asyncio
 import json
 
-from radixflow_sdk import BranchedRequest, RadixFlowClient
+from radixflow_sdk import RadixFlowClient, ScoreRequest
 from server_ext.demo import HELD_OUT
 
 DOCUMENTS = 6
@@ -25,7 +25,7 @@ async def main() -> None:
         for question in document["questions"]
     ]
     requests = [
-        BranchedRequest(
+        ScoreRequest(
             document=text,
             options=question["options"],
             question=question["question"],

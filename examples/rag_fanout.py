@@ -20,7 +20,7 @@ so the second half shows the calls and not a good ranking.
 import asyncio
 import json
 
-from radixflow_sdk import BranchedRequest, RadixFlowClient, Template
+from radixflow_sdk import RadixFlowClient, ScoreRequest, Template
 from server_ext.demo import HELD_OUT
 
 PASSAGES = 6
@@ -41,7 +41,7 @@ async def main() -> None:
     async with RadixFlowClient() as client:
         # A group a passage: the passage that makes an answer most probable has it.
         requests = [
-            BranchedRequest(
+            ScoreRequest(
                 document=passage,
                 options=question["options"],
                 question=question["question"],

@@ -226,7 +226,6 @@ def _spent(state: GroupState) -> GroupUsage:
         prompt_tokens=sum(usage.prompt_tokens for usage in found),
         cached_tokens=sum(usage.cached_tokens for usage in found),
         computed_tokens=sum(usage.computed_tokens for usage in found),
-        producer_tokens=0,
         rounds=None,
     )
 

@@ -20,7 +20,7 @@ from radixflow_sdk._client import RadixFlowClient
 from radixflow_sdk._config import Settings, check_count
 from radixflow_sdk._transport import HTTPTransport
 from radixflow_sdk.exceptions import APIError
-from radixflow_sdk.types import BranchedRequest, ClientEvent, Progress, RequestEnded
+from radixflow_sdk.types import ClientEvent, Progress, RequestEnded, ScoreRequest
 
 _TEXT = (
     "river mill harbour market garden window letter winter morning station village "
@@ -55,14 +55,14 @@ class Load:
         for name in ("groups", "options", "documents", "words", "concurrency"):
             check_count(name, getattr(self, name))
 
-    def requests(self, salt: str) -> Iterator[BranchedRequest]:
+    def requests(self, salt: str) -> Iterator[ScoreRequest]:
         """The questions; the same in every run, but for the salt."""
         rng = random.Random(7)
         texts = [
             " ".join(rng.choices(WORDS, k=self.words)) for _ in range(self.documents)
         ]
         for number in range(self.groups):
-            yield BranchedRequest(
+            yield ScoreRequest(
                 document=texts[number % self.documents],
                 question=f"Which word is number {number + 1}?",
                 options=[

@@ -40,7 +40,7 @@ import anyio
 from radixflow_sdk import _assembly, _letters
 from radixflow_sdk._assembly import Finish, finish, finish_texts
 from radixflow_sdk._config import (
-    Options,
+    CallSettings,
     RetryPolicy,
     Timeouts,
     check_callable,
@@ -54,7 +54,7 @@ from radixflow_sdk._config import (
 from radixflow_sdk._dispatch import Dispatcher
 from radixflow_sdk._hints import session_id
 from radixflow_sdk._many import Outcomes, gathered
-from radixflow_sdk._pipe import BranchEvent, BranchRequest, BranchResult, Plan
+from radixflow_sdk._pipe import BranchEvent, BranchResult, GroupRequest, Plan
 from radixflow_sdk._plan import make_generation_plan, make_plan, unconditional_plan
 from radixflow_sdk._prompt import Template
 from radixflow_sdk._tracing import GroupSpan, Tracing
@@ -62,13 +62,10 @@ from radixflow_sdk._transport import HTTPClient, Transport, connect
 from radixflow_sdk._unconditional import Unconditional
 from radixflow_sdk.exceptions import APIError
 from radixflow_sdk.types import (
-    Asked,
-    BranchedRequest,
     ClientEvent,
     Document,
     GenerationRequest,
     GenerationResult,
-    Got,
     GroupEnded,
     Label,
     LetterResult,
@@ -78,8 +75,11 @@ from radixflow_sdk.types import (
     Partial,
     Progress,
     RawResponse,
+    RequestT,
+    ResultT,
     RouteChoice,
     ScoredCandidate,
+    ScoreRequest,
     ScoreResult,
     Scoring,
 )
@@ -90,7 +90,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 E = TypeVar("E")
 
-AnyRequest: TypeAlias = BranchedRequest | GenerationRequest
+AnyRequest: TypeAlias = ScoreRequest | GenerationRequest
 
 logger = logging.getLogger("radixflow")
 
@@ -154,7 +154,7 @@ class RadixFlowClient:
             concurrency=max_connections,
             pool=self._settings.timeouts.pool,
         )
-        self._options = Options(
+        self._options = CallSettings(
             model=model,
             cache_salt=cache_salt,
             total=self._settings.timeouts.total,
@@ -262,7 +262,9 @@ class RadixFlowClient:
         (``" yes"``). Equal options are scored once and flagged.
 
         Args:
-            document: Text, token ids, or chat messages (``role`` and ``content``).
+            document: Text, token ids, chat messages (``role`` and ``content``), or 1 to
+                62 parts: texts, or lists of token ids, joined as they are. Where a part
+                ends, other documents may go on differently.
             options: 1 to 4,096 texts or lists of token ids.
             question: Asked after the document; empty is the same as None. With token
                 ids the question is encoded by itself and joined.
@@ -296,7 +298,7 @@ class RadixFlowClient:
             ClientClosedError: The client was closed.
         """
         return await self.run(
-            BranchedRequest(
+            ScoreRequest(
                 document=document,
                 options=options,
                 question=question,
@@ -331,7 +333,7 @@ class RadixFlowClient:
         letter out of its answer.
 
         Args:
-            document: Text, token ids, or chat messages.
+            document: Text, token ids, a list of parts of either, or chat messages.
             options: 2 to 26 texts, each once.
             question: Asked between document and options.
             rotate: Whether to list the options in every rotation, or as given.
@@ -346,7 +348,7 @@ class RadixFlowClient:
             ClientClosedError: The client was closed.
         """
         orders = _letters.read_orders(options, rotate=rotate)
-        request = BranchedRequest(
+        request = ScoreRequest(
             document=document,
             options=[_letters.listing(options, order) for order in orders],
             question=question,
@@ -386,7 +388,7 @@ class RadixFlowClient:
             PartialGroupError: After the last candidate, where some branches failed.
             ClientClosedError: The client was closed.
         """
-        request = BranchedRequest(
+        request = ScoreRequest(
             document=document,
             options=options,
             question=question,
@@ -426,7 +428,9 @@ class RadixFlowClient:
         ``/v1/completions``, with hints for the RadixFlow scheduler.
 
         Args:
-            document: Text, token ids, or chat messages (``role`` and ``content``).
+            document: Text, token ids, chat messages (``role`` and ``content``), or 1 to
+                62 parts: texts, or lists of token ids, joined as they are. Where a part
+                ends, other documents may go on differently.
             branches: 1 to 4,096 texts or lists of token ids. Equal ones are generated
                 one by one. Token ids and text are encoded apart and joined.
             max_tokens: The most tokens to generate after each branch.
@@ -463,13 +467,13 @@ class RadixFlowClient:
         )
 
     @overload
-    async def run(self, request: BranchedRequest) -> ScoreResult: ...
+    async def run(self, request: ScoreRequest) -> ScoreResult: ...
 
     @overload
     async def run(self, request: GenerationRequest) -> GenerationResult: ...
 
     async def run(
-        self, request: BranchedRequest | GenerationRequest
+        self, request: ScoreRequest | GenerationRequest
     ) -> ScoreResult | GenerationResult:
         """Run one group: `score_candidates` or `generate_branches`, as a value.
 
@@ -485,13 +489,13 @@ class RadixFlowClient:
 
     def score_many(
         self,
-        requests: Iterable[BranchedRequest] | AsyncIterable[BranchedRequest],
+        requests: Iterable[ScoreRequest] | AsyncIterable[ScoreRequest],
         *,
         concurrency: int | None = None,
         ordered: bool = False,
         errors: Literal["return", "raise"] = "return",
         progress: Callable[[Progress], None] | None = None,
-    ) -> Outcomes[BranchedRequest, ScoreResult]:
+    ) -> Outcomes[ScoreRequest, ScoreResult]:
         """Score many groups, a few at a time, and hand each on as it ends.
 
         ::
@@ -524,12 +528,12 @@ class RadixFlowClient:
 
     async def score_all(
         self,
-        requests: Iterable[BranchedRequest] | AsyncIterable[BranchedRequest],
+        requests: Iterable[ScoreRequest] | AsyncIterable[ScoreRequest],
         *,
         concurrency: int | None = None,
         errors: Literal["return", "raise"] = "return",
         progress: Callable[[Progress], None] | None = None,
-    ) -> tuple[Outcome[BranchedRequest, ScoreResult], ...]:
+    ) -> tuple[Outcome[ScoreRequest, ScoreResult], ...]:
         """`score_many`, gathered: every outcome, in the order of the requests.
 
         Raises:
@@ -585,13 +589,13 @@ class RadixFlowClient:
 
     def _many(
         self,
-        run: Callable[[Asked], Awaitable[Got]],
-        requests: Iterable[Asked] | AsyncIterable[Asked],
+        run: Callable[[RequestT], Awaitable[ResultT]],
+        requests: Iterable[RequestT] | AsyncIterable[RequestT],
         concurrency: int | None,
         ordered: bool,
         errors: Literal["return", "raise"],
         progress: Callable[[Progress], None] | None,
-    ) -> Outcomes[Asked, Got]:
+    ) -> Outcomes[RequestT, ResultT]:
         self._dispatcher.check_open()
         if concurrency is None:
             concurrency = self._settings.max_connections
@@ -609,7 +613,7 @@ class RadixFlowClient:
             progress=progress,
         )
 
-    async def _run_scoring(self, request: BranchedRequest) -> ScoreResult:
+    async def _run_scoring(self, request: ScoreRequest) -> ScoreResult:
         plan = self._plan(request)
         sums = await self._sums_without_document(request, plan)
         return await self._score(request, plan, sums)
@@ -631,7 +635,7 @@ class RadixFlowClient:
         return await self._perform(request, self._call(plan), finish_texts)
 
     async def _score(
-        self, request: BranchedRequest, plan: Plan, sums: Sequence[float] = ()
+        self, request: ScoreRequest, plan: Plan, sums: Sequence[float] = ()
     ) -> ScoreResult:
         return await self._perform(request, self._call(plan, sums), finish)
 
@@ -651,7 +655,7 @@ class RadixFlowClient:
             return call.end(finish, None, keep_partial=keep_partial)
 
     async def _sums_without_document(
-        self, request: BranchedRequest, plan: Plan
+        self, request: ScoreRequest, plan: Plan
     ) -> tuple[float, ...]:
         """Each branch's sum after the unconditional context, asked for where new."""
         if plan.unconditional is None:
@@ -669,7 +673,7 @@ class RadixFlowClient:
         return tuple(sums[index] for index in indexes)
 
     async def _stream(
-        self, request: BranchedRequest, plan: Plan
+        self, request: ScoreRequest, plan: Plan
     ) -> AsyncGenerator[ScoredCandidate, None]:
         sums = await self._sums_without_document(request, plan)
         call = self._call(plan, sums)
@@ -696,7 +700,7 @@ class RadixFlowClient:
         span = None if tracing is None else tracing.group(plan)
         return _Call(plan, self._emit, sums, span)
 
-    async def _address(self, request: AnyRequest, call: _Call) -> BranchRequest:
+    async def _address(self, request: AnyRequest, call: _Call) -> GroupRequest:
         """The plan's request, with what belongs to this client and not to the call."""
         planned = call.plan.request
         model = planned.model or await self._ask_model()
@@ -742,8 +746,8 @@ class RadixFlowClient:
         salt = request.cache_salt
         return self._options.cache_salt if salt is None else salt
 
-    def _plan(self, request: BranchedRequest) -> Plan:
-        self._check(request, BranchedRequest)
+    def _plan(self, request: ScoreRequest) -> Plan:
+        self._check(request, ScoreRequest)
         return make_plan(
             request.document,
             request.options,
@@ -793,11 +797,11 @@ class _Call:
     def take(self, event: BranchEvent) -> None:
         self._state = _assembly.fold(self._state, event)
         if self._span is not None:
-            self._span.saw(event)
+            self._span.record(event)
 
     def emit(self, event: ClientEvent) -> None:
         if self._span is not None:
-            self._span.saw(event)
+            self._span.record(event)
         self._emit(event)
 
     def candidates_of(self, result: BranchResult) -> tuple[ScoredCandidate, ...]:

@@ -122,7 +122,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class CallSettings:
     """What `RadixFlowClient.with_options` changes, for one view of a client.
 
     Raises:

@@ -20,7 +20,7 @@ from anyio.abc import TaskGroup
 from anyio.lowlevel import RunVar
 
 from radixflow_sdk._config import RetryPolicy
-from radixflow_sdk._pipe import BranchEvent, BranchRequest
+from radixflow_sdk._pipe import BranchEvent, GroupRequest
 from radixflow_sdk._transport import Emit, RetryingTransport, Transport
 from radixflow_sdk.exceptions import (
     APIStatusError,
@@ -33,7 +33,7 @@ from radixflow_sdk.types import RequestEnded, RequestSent
 T = TypeVar("T")
 
 
-class Beside:
+class ScopedTasks:
     """Tasks that run beside a block and end with it.
 
     What the block raises passes as it is; a task group alone would wrap it into an
@@ -60,7 +60,7 @@ class Beside:
         return None
 
 
-DEEP = 8.0
+BACKLOG_LIMIT = 8.0
 """Full rounds of work on a server, beyond which a client sends less at a time."""
 
 # One per event loop, and gone with it.
@@ -70,11 +70,11 @@ _LOOP: RunVar[object] = RunVar("radixflow_loop")
 class AdaptiveLimit:
     """How many groups at a time: halved when the server pushes back, grown when it can.
 
-    A server pushes back by refusing, or by saying that it has more than `DEEP` rounds
-    of work: more of it would wait there, on the time of its group, and not here. A
-    burst is one push: requests that were sent before the limit was halved do not halve
-    it again. Any other whole answer adds ``1 / limit``: it takes as many answers as
-    groups are under way to add one. Pure arithmetic on times that are given.
+    A server pushes back by refusing, or by saying that it has more than
+    `BACKLOG_LIMIT` rounds of work: more work would only wait there, on its group's
+    time. A burst of pushes counts once: requests that were sent before the limit was
+    halved do not halve it again. Any other complete answer adds ``1 / limit``, so it
+    takes as many answers as groups are under way to add one. Pure arithmetic on times that are given.
 
     Args:
         most: The limit to begin with, and never to exceed.
@@ -106,7 +106,7 @@ class AdaptiveLimit:
 def _is_push(ended: RequestEnded) -> bool:
     if isinstance(ended.error, APIStatusError):
         return ended.error.status in (429, 503)
-    return ended.backlog is not None and ended.backlog > DEEP
+    return ended.backlog is not None and ended.backlog > BACKLOG_LIMIT
 
 
 class Dispatcher:
@@ -146,7 +146,7 @@ class Dispatcher:
 
     async def run(
         self,
-        request: BranchRequest,
+        request: GroupRequest,
         *,
         total: float | None,
         retry: RetryPolicy,
@@ -179,7 +179,7 @@ class Dispatcher:
 
     async def events(
         self,
-        request: BranchRequest,
+        request: GroupRequest,
         *,
         total: float | None,
         retry: RetryPolicy,
@@ -236,7 +236,7 @@ class Dispatcher:
             )
 
     def _events(
-        self, request: BranchRequest, retry: RetryPolicy, emit: Emit
+        self, request: GroupRequest, retry: RetryPolicy, emit: Emit
     ) -> AsyncGenerator[BranchEvent, None]:
         def learn(event: RequestSent | RequestEnded) -> None:
             if isinstance(event, RequestEnded):
@@ -249,7 +249,7 @@ class Dispatcher:
         return transport.stream(request)
 
     @asynccontextmanager
-    async def _turn(self, request: BranchRequest) -> AsyncGenerator[None, None]:
+    async def _turn(self, request: GroupRequest) -> AsyncGenerator[None, None]:
         turn = object()
         try:
             await self._take_turn(turn)

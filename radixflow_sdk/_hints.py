@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 from radixflow_sdk.types import Document
 
 HINTS_VERSION = 1
+MAX_BOUNDARIES = 64
 
 
 def write_hints(
@@ -22,17 +23,28 @@ def write_hints(
     *,
     role: Literal["producer", "consumer"],
     branches: int,
-    shared_tokens: int,
+    boundaries: Iterable[int] = (),
     scored_from: int | None = None,
-) -> dict[str, str | int]:
-    """Spell one request's hints as the server reads them; what is None is left out."""
-    hints: dict[str, str | int] = {
+) -> dict[str, str | int | list[int]]:
+    """Spell one request's hints as the server reads them.
+
+    Args:
+        group: The group's id.
+        role: Whether the request computes a shared prefix for others or is a branch.
+        branches: Number of branches that the group sends.
+        boundaries: Prefix lengths in tokens at which prompts are expected to part, in
+            any order. Of more than 64 the longest are written.
+        scored_from: Index of the first scored token; None where nothing is scored.
+    """
+    hints: dict[str, str | int | list[int]] = {
         "radixflow_v": HINTS_VERSION,
         "radixflow_group": group,
         "radixflow_role": role,
         "radixflow_branches": branches,
-        "radixflow_shared_tokens": shared_tokens,
     }
+    lengths = sorted({length for length in boundaries if 0 < length < 2**31})
+    if lengths:
+        hints["radixflow_boundaries"] = lengths[-MAX_BOUNDARIES:]
     if scored_from is not None:
         hints["radixflow_scored_from"] = scored_from
     return hints
@@ -44,11 +56,22 @@ def session_id(salt: str | None, model: str | None, document: Document) -> str:
     Args:
         salt: Isolates the prefix cache, and so belongs to the document.
         model: The served model.
-        document: As the app gave it: without question and options.
+        document: As the app gave it, without question and options. Its parts count
+            as the one document that they are.
     """
-    content = document if isinstance(document, str) else list(document)
-    spelled = json.dumps([salt, model, content], sort_keys=True, default=_plain)
+    spelled = json.dumps(
+        [salt, model, _joined(document)], sort_keys=True, default=_plain
+    )
     return f"s-{hashlib.blake2b(spelled.encode(), digest_size=16).hexdigest()}"
+
+
+def _joined(document: Document) -> object:
+    parts: list[Any] = [document] if isinstance(document, str) else list(document)
+    if parts and isinstance(parts[0], str):
+        return "".join(parts)
+    if parts and isinstance(parts[0], Sequence):
+        return [token for part in parts for token in part]
+    return parts
 
 
 def _plain(part: object) -> object:

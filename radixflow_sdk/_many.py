@@ -21,20 +21,20 @@ from typing import Generic, Self
 
 import anyio
 
-from radixflow_sdk._dispatch import Beside
+from radixflow_sdk._dispatch import ScopedTasks
 from radixflow_sdk.exceptions import (
     ClientClosedError,
     RadixFlowError,
     WrongLoopError,
 )
-from radixflow_sdk.types import Asked, Got, Outcome, Progress
+from radixflow_sdk.types import Outcome, Progress, RequestT, ResultT
 
 # Groups read and not yet taken, for each worker: enough to keep all of them at work
 # while a reader is busy, or while one slow group holds up ordered outcomes.
 _AHEAD = 4
 
 
-class Outcomes(Generic[Asked, Got]):
+class Outcomes(Generic[RequestT, ResultT]):
     """The outcomes of many groups, inside ``async with`` and by ``async for``.
 
     Args:
@@ -48,8 +48,8 @@ class Outcomes(Generic[Asked, Got]):
 
     def __init__(
         self,
-        run: Callable[[Asked], Awaitable[Got]],
-        requests: Iterable[Asked] | AsyncIterable[Asked],
+        run: Callable[[RequestT], Awaitable[ResultT]],
+        requests: Iterable[RequestT] | AsyncIterable[RequestT],
         *,
         concurrency: int,
         ordered: bool,
@@ -63,10 +63,10 @@ class Outcomes(Generic[Asked, Got]):
         self._ordered = ordered
         self._raise_errors = raise_errors
         self._progress = progress
-        self._beside = Beside()
+        self._tasks = ScopedTasks()
         self._reading = anyio.Lock(fast_acquire=True)
         self._room = anyio.Semaphore(concurrency * _AHEAD, fast_acquire=True)
-        self._done: dict[int, Outcome[Asked, Got]] = {}
+        self._done: dict[int, Outcome[RequestT, ResultT]] = {}
         self._changed = anyio.Event()
         self._fatal: Exception | None = None
         self._known = self._taken = self._failed = 0
@@ -75,7 +75,7 @@ class Outcomes(Generic[Asked, Got]):
 
     async def __aenter__(self) -> Self:
         self._began = anyio.current_time()
-        tasks = await self._beside.__aenter__()
+        tasks = await self._tasks.__aenter__()
         self._working = self._concurrency
         for _ in range(self._concurrency):
             tasks.start_soon(self._work)
@@ -88,14 +88,14 @@ class Outcomes(Generic[Asked, Got]):
         traceback: TracebackType | None,
     ) -> bool | None:
         try:
-            return await self._beside.__aexit__(kind, error, traceback)
+            return await self._tasks.__aexit__(kind, error, traceback)
         finally:
             await self._requests.aclose()
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Outcome[Asked, Got]:
+    async def __anext__(self) -> Outcome[RequestT, ResultT]:
         while (outcome := self._next()) is None:
             if self._working == 0:
                 raise self._fatal or StopAsyncIteration
@@ -117,7 +117,7 @@ class Outcomes(Generic[Asked, Got]):
             raise outcome.error
         return outcome
 
-    def _next(self) -> Outcome[Asked, Got] | None:
+    def _next(self) -> Outcome[RequestT, ResultT] | None:
         if not self._done:
             return None
         first = self._taken if self._ordered else next(iter(self._done))
@@ -143,7 +143,9 @@ class Outcomes(Generic[Asked, Got]):
             self._changed.set()
             self._room.release()  # the others are to see it, too
 
-    async def _outcome(self, index: int, request: Asked) -> Outcome[Asked, Got]:
+    async def _outcome(
+        self, index: int, request: RequestT
+    ) -> Outcome[RequestT, ResultT]:
         try:
             result = await self._run(request)
         except (ClientClosedError, WrongLoopError):
@@ -153,15 +155,17 @@ class Outcomes(Generic[Asked, Got]):
         return Outcome(index=index, request=request, result=result)
 
 
-async def gathered(many: Outcomes[Asked, Got]) -> tuple[Outcome[Asked, Got], ...]:
+async def gathered(
+    many: Outcomes[RequestT, ResultT],
+) -> tuple[Outcome[RequestT, ResultT], ...]:
     """Every outcome, in the order in which they come."""
     async with many as outcomes:
         return tuple([outcome async for outcome in outcomes])
 
 
 async def _read(
-    requests: Iterable[Asked] | AsyncIterable[Asked],
-) -> AsyncGenerator[Asked, None]:
+    requests: Iterable[RequestT] | AsyncIterable[RequestT],
+) -> AsyncGenerator[RequestT, None]:
     if isinstance(requests, AsyncGenerator):
         async with aclosing(requests):
             async for request in requests:

@@ -1,6 +1,6 @@
 """What travels the pipe: one unit, as each room hands it on.
 
-`Branch` (planned) -> `BranchRequest` (sent) -> `BranchEvent` (answered) ->
+`Branch` (planned) -> `GroupRequest` (sent) -> `BranchEvent` (answered) ->
 `BranchResult` (kept) -> `types.Candidate` (ranked).
 
 This room must not do anything but check that a `Plan`'s parts fit together. Values are
@@ -61,7 +61,7 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BranchRequest:
+class GroupRequest:
     """One ``POST /v1/branches``: a group, or what is missing of it.
 
     Attributes:
@@ -76,6 +76,8 @@ class BranchRequest:
         request_id: New for every request.
         sampling: How branches go on; None: they are scored.
         session_id: The same for every request about one document, see `_hints`.
+        boundaries: Where a document of several parts may part from documents of other
+            groups: the end of each part but the last, in characters or tokens.
         extra_headers: Sent as they are.
         extra_body: Added to the body as it is.
         on_response: Told of every HTTP answer.
@@ -92,6 +94,7 @@ class BranchRequest:
     request_id: str
     sampling: Sampling | None = None
     session_id: str = ""
+    boundaries: tuple[int, ...] = ()
     # A header may be a secret.
     extra_headers: Mapping[str, str] = field(
         default_factory=dict, hash=False, repr=False
@@ -116,7 +119,7 @@ class Plan:
         InvalidInputError: The parts do not fit together.
     """
 
-    request: BranchRequest
+    request: GroupRequest
     options: tuple[str | tuple[int, ...], ...]
     members: tuple[tuple[int, ...], ...]
     normalize: Normalize

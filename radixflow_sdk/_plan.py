@@ -12,6 +12,7 @@ import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate, chain
 from typing import TypeGuard, get_args
 
 from radixflow_sdk._config import (
@@ -22,10 +23,11 @@ from radixflow_sdk._config import (
     read_text,
     refuse,
 )
-from radixflow_sdk._pipe import Branch, BranchRequest, Message, Plan, Sampling
+from radixflow_sdk._pipe import Branch, GroupRequest, Message, Plan, Sampling
 from radixflow_sdk._prompt import Template, default_template
 from radixflow_sdk.types import (
     MAX_LABELS,
+    MAX_PARTS,
     MAX_STOPS,
     Document,
     Label,
@@ -36,6 +38,7 @@ from radixflow_sdk.types import (
 
 _GROUP_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _TOKEN_LIMIT = 2**63
+Ids = tuple[int, ...]
 _SCORINGS, _NORMALIZERS = get_args(Scoring), get_args(Normalize)
 
 
@@ -62,13 +65,13 @@ def make_plan(
     check_choice("normalize", normalize, _NORMALIZERS)
     words = _read_template(template, scoring)
     asked = None if question is None else read_text("question", question)
-    read, between = _read_document(document, asked or None, words)
+    read, boundaries, between = _read_document(document, asked or None, words)
     given = _read_options(options)
     _check_wrapped(given, words, scoring)
-    members: dict[str | tuple[int, ...], list[int]] = {}
+    members: dict[str | Ids, list[int]] = {}
     for index, option in enumerate(given):
         members.setdefault(option, []).append(index)
-    request = BranchRequest(
+    request = GroupRequest(
         model=None if model is None else read_name("model", model, 4096),
         document=read,
         question=between,
@@ -86,6 +89,7 @@ def make_plan(
         if cache_salt is None
         else read_name("cache_salt", cache_salt, 256),
         request_id=new_request_id(),
+        boundaries=boundaries,
     )
     return Plan(
         request=request,
@@ -114,14 +118,14 @@ def make_generation_plan(
     Raises:
         InvalidInputError: An argument is not usable; the error names field and value.
     """
-    read, _ = _read_document(document, None, default_template("likelihood"))
+    read, boundaries, _ = _read_document(document, None, default_template("likelihood"))
     given = _read_options(branches, field="branches")
     for index, branch in enumerate(given):
         if _is_chat(read) and not isinstance(branch, str):
             raise refuse(
                 f"branches[{index}]", branch, "after chat messages a branch is text"
             )
-    request = BranchRequest(
+    request = GroupRequest(
         model=None if model is None else read_name("model", model, 4096),
         document=read,
         question=None,
@@ -136,6 +140,7 @@ def make_generation_plan(
         else read_name("cache_salt", cache_salt, 256),
         request_id=new_request_id(),
         sampling=_read_sampling(max_tokens, temperature, top_p, stop, seed),
+        boundaries=boundaries,
     )
     return Plan(
         request=request,
@@ -145,7 +150,7 @@ def make_generation_plan(
     )
 
 
-def _is_chat(document: str | tuple[int, ...] | tuple[Message, ...]) -> bool:
+def _is_chat(document: str | Ids | tuple[Message, ...]) -> bool:
     return bool(document) and isinstance(document[0], Message)
 
 
@@ -190,6 +195,7 @@ def unconditional_plan(plan: Plan, wanted: Sequence[int]) -> Plan:
         request=replace(
             request,
             document=plan.unconditional or "",
+            boundaries=(),
             question=None,
             branches=branches,
             group_id=f"{request.group_id[:114]}.unconditional",
@@ -232,14 +238,16 @@ def _is_sequence(value: object) -> TypeGuard[Sequence[object]]:
 
 def _read_document(
     document: object, question: str | None, words: Template
-) -> tuple[str | tuple[int, ...] | tuple[Message, ...], str | None]:
-    """The document, and the text between it and every branch."""
+) -> tuple[str | Ids | tuple[Message, ...], Ids, str | None]:
+    """The document, the ends of its parts, and the text before every branch."""
     between = None if question is None else words.ask(question)
     if isinstance(document, str):
-        return read_text("document", document), between
+        return read_text("document", document), (), between
     if not _is_sequence(document):
         raise refuse(
-            "document", document, "give text, a list of token ids, or chat messages"
+            "document",
+            document,
+            "give text, a list of token ids, a list of parts, or chat messages",
         )
     if document and isinstance(document[0], Mapping):
         messages = tuple(
@@ -248,11 +256,29 @@ def _read_document(
         )
         if question is not None:
             messages = (*messages, words.ask_in_chat(question))
-        return messages, None
-    return _read_token_ids("document", document), between
+        return messages, (), None
+    if document and (isinstance(document[0], str) or _is_sequence(document[0])):
+        return *_read_parts(document), between
+    return _read_token_ids("document", document), (), between
 
 
-def _read_unconditional(value: object) -> str | tuple[int, ...] | None:
+def _read_parts(document: Sequence[object]) -> tuple[str | Ids, Ids]:
+    """Parts joined as they are, and where each but the last ends."""
+    if len(document) > MAX_PARTS:
+        raise refuse("document", document, f"give at most {MAX_PARTS} parts")
+    parts = _read_options(document, field="document")
+    ends = tuple(accumulate(map(len, parts)))[:-1]
+    texts = [part for part in parts if isinstance(part, str)]
+    ids = [part for part in parts if not isinstance(part, str)]
+    if texts and ids:
+        odd = next(i for i, p in enumerate(parts) if type(p) is not type(parts[0]))
+        raise refuse(
+            f"document[{odd}]", parts[odd], "give parts that are all text or all ids"
+        )
+    return "".join(texts) if texts else tuple(chain.from_iterable(ids)), ends
+
+
+def _read_unconditional(value: object) -> str | Ids | None:
     if value is None:
         return None
     if not isinstance(value, str) and not _is_sequence(value):
@@ -277,7 +303,7 @@ def _read_message(field: str, message: object) -> Message:
     return Message(role=role, content=read_text(f"{field}.content", message["content"]))
 
 
-def _read_token_ids(field: str, value: Sequence[object]) -> tuple[int, ...]:
+def _read_token_ids(field: str, value: Sequence[object]) -> Ids:
     return tuple(
         _read_token_id(f"{field}[{index}]", token) for index, token in enumerate(value)
     )
@@ -290,9 +316,7 @@ def _read_token_id(field: str, token: object) -> int:
     return int(whole)
 
 
-def _read_options(
-    options: object, *, field: str = "options"
-) -> tuple[str | tuple[int, ...], ...]:
+def _read_options(options: object, *, field: str = "options") -> tuple[str | Ids, ...]:
     if not _is_sequence(options):
         raise refuse(field, options, f"give a list of {field}")
     return tuple(
@@ -301,9 +325,9 @@ def _read_options(
     )
 
 
-def _read_option(field: str, option: object) -> str | tuple[int, ...]:
+def _read_option(field: str, option: object) -> str | Ids:
     if isinstance(option, str):
-        read: str | tuple[int, ...] = read_text(field, option)
+        read: str | Ids = read_text(field, option)
     elif _is_sequence(option):
         read = _read_token_ids(field, option)
     else:
@@ -314,7 +338,7 @@ def _read_option(field: str, option: object) -> str | tuple[int, ...]:
 
 
 def _check_wrapped(
-    options: tuple[str | tuple[int, ...], ...], words: Template, scoring: Scoring
+    options: tuple[str | Ids, ...], words: Template, scoring: Scoring
 ) -> None:
     """Label scoring reads the label after the template's words: token ids lack them."""
     if scoring != "label" or not (words.before_option or words.after_option):

@@ -90,7 +90,7 @@ class GroupSpan:
         self.headers: dict[str, str] = {}
         TraceContextTextMapPropagator().inject(self.headers, self._inside)
 
-    def saw(self, event: ClientEvent | BranchEvent) -> None:
+    def record(self, event: ClientEvent | BranchEvent) -> None:
         """Note what happened to the group; the last event ends its span."""
         match event:
             case RequestSent():

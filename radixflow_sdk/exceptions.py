@@ -14,7 +14,7 @@
     │       ├── PluginMissingError              404 for the endpoint: no plug-in
     │       ├── ContextTooLongError             422 context_too_long
     │       ├── InvalidRequestError             any other 4xx
-    │       ├── RequestNotTakenError            408, 409, 425: not this time
+    │       ├── TransientRequestError           408, 409, 425: not this time
     │       ├── RateLimitError                  429
     │       ├── UnsupportedError                501
     │       └── ServerError                     any other 5xx
@@ -153,7 +153,7 @@ class InvalidRequestError(APIStatusError):
     """The server refused the request (another 4xx)."""
 
 
-class RequestNotTakenError(APIStatusError):
+class TransientRequestError(APIStatusError):
     """The server did not take the request this time (408, 409, 425).
 
     It came too slowly, at the same time as another, or too early.

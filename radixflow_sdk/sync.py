@@ -23,7 +23,7 @@ from radixflow_sdk._config import RetryPolicy, Timeouts
 from radixflow_sdk._many import Outcomes
 from radixflow_sdk._transport import HTTPClient, Transport
 from radixflow_sdk.exceptions import ClientClosedError
-from radixflow_sdk.types import Asked, Got, Outcome, RouteChoice
+from radixflow_sdk.types import Outcome, RequestT, ResultT, RouteChoice
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -89,12 +89,14 @@ def _drain(
 
 
 def _gathers(
-    method: Callable[Concatenate[RadixFlowClient, P], Outcomes[Asked, Got]],
-) -> Callable[Concatenate[RadixFlow, P], Generator[Outcome[Asked, Got], None, None]]:
+    method: Callable[Concatenate[RadixFlowClient, P], Outcomes[RequestT, ResultT]],
+) -> Callable[
+    Concatenate[RadixFlow, P], Generator[Outcome[RequestT, ResultT], None, None]
+]:
     @functools.wraps(method)
     def call(
         self: RadixFlow, /, *args: P.args, **kwargs: P.kwargs
-    ) -> Generator[Outcome[Asked, Got], None, None]:
+    ) -> Generator[Outcome[RequestT, ResultT], None, None]:
         self._open_portal()
         return _drain_block(
             self, functools.partial(method, self._client, *args, **kwargs)
@@ -104,10 +106,10 @@ def _gathers(
 
 
 def _drain_block(
-    client: RadixFlow, start: Callable[[], Outcomes[Asked, Got]]
-) -> Generator[Outcome[Asked, Got], None, None]:
+    client: RadixFlow, start: Callable[[], Outcomes[RequestT, ResultT]]
+) -> Generator[Outcome[RequestT, ResultT], None, None]:
     @asynccontextmanager
-    async def block() -> AsyncGenerator[Outcomes[Asked, Got], None]:
+    async def block() -> AsyncGenerator[Outcomes[RequestT, ResultT], None]:
         async with start() as outcomes:
             yield outcomes
 
@@ -121,8 +123,8 @@ def _drain_block(
 
 
 async def _each(
-    outcomes: Outcomes[Asked, Got],
-) -> AsyncGenerator[Outcome[Asked, Got], None]:
+    outcomes: Outcomes[RequestT, ResultT],
+) -> AsyncGenerator[Outcome[RequestT, ResultT], None]:
     async for outcome in outcomes:
         yield outcome
 

@@ -26,13 +26,20 @@ Normalize: TypeAlias = Literal["sum", "mean", "char", "byte", "pmi", "label"]
 Route: TypeAlias = Literal["branches", "trie", "echo", "completions"]
 RouteChoice: TypeAlias = Literal["auto", "branches", "trie", "echo"]
 Partial: TypeAlias = Literal["raise", "return"]
-Document: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, str]]
+Document: TypeAlias = (
+    str
+    | Sequence[int]
+    | Sequence[str]
+    | Sequence[Sequence[int]]
+    | Sequence[Mapping[str, str]]
+)
 Option: TypeAlias = str | Sequence[int]
 Label: TypeAlias = str | int
 
 MAX_BRANCHES = 4096
 MAX_LABELS = 64
 MAX_STOPS = 16
+MAX_PARTS = 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +88,7 @@ class GroupUsage:
     Attributes:
         prompt_tokens: Sum over the finished branches.
         cached_tokens: Sum over the finished branches.
-        computed_tokens: Sum over the finished branches and the producer.
-        producer_tokens: Of these, the producer's; 0 when none was needed.
+        computed_tokens: Sum over the finished branches.
         rounds: Worker rounds from the group's first to its last; None where the server
             does not run the RadixFlow scheduler.
     """
@@ -90,7 +96,6 @@ class GroupUsage:
     prompt_tokens: int
     cached_tokens: int
     computed_tokens: int
-    producer_tokens: int
     rounds: int | None
 
 
@@ -188,7 +193,7 @@ class ScoreResult:
         request_id: ``X-Request-ID`` of the group's last request.
         model: The model that scored.
         document_tokens: Tokens of the document.
-        shared_tokens: Shared boundary: tokens of the prefix that all branches share.
+        shared_tokens: Tokens that the prompts of all branches have in common.
         elapsed: Seconds from call to result, waiting for a free connection included.
         normalize: What `Candidate.score` is.
         route: How the numbers were read. ``branches``: by RadixFlow's plug-in. On a
@@ -368,14 +373,14 @@ class GenerationResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BranchedRequest:
+class ScoreRequest:
     """One document and its options: a call of `score_candidates` as a value.
 
     The fields are the arguments of `RadixFlowClient.score_candidates`. They are read
     and checked when the request is run.
 
     Attributes:
-        document: Text, token ids, or chat messages.
+        document: Text, token ids, a list of parts of either, or chat messages.
         options: 1 to 4,096 texts or lists of token ids.
         question: Asked after the document.
         scoring: What is read from the model.
@@ -406,13 +411,13 @@ class BranchedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """One document and branches that go on: `BranchedRequest` for generated text.
+    """One document and branches that go on: `ScoreRequest` for generated text.
 
     The fields are the arguments of `RadixFlowClient.generate_branches`. They are read
     and checked when the request is run.
 
     Attributes:
-        document: Text, token ids, or chat messages.
+        document: Text, token ids, a list of parts of either, or chat messages.
         branches: 1 to 4,096 texts or lists of token ids.
         max_tokens: The most tokens to generate after each branch.
         temperature: 0 takes the likeliest token each time.
@@ -439,12 +444,12 @@ class GenerationRequest:
     partial: Partial = "raise"
 
 
-Asked = TypeVar("Asked", bound=BranchedRequest | GenerationRequest)
-Got = TypeVar("Got", bound=ScoreResult | GenerationResult)
+RequestT = TypeVar("RequestT", bound=ScoreRequest | GenerationRequest)
+ResultT = TypeVar("ResultT", bound=ScoreResult | GenerationResult)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome(Generic[Asked, Got]):
+class Outcome(Generic[RequestT, ResultT]):
     """How one of many groups ended: with a result or with an error, never with both.
 
     Attributes:
@@ -455,11 +460,11 @@ class Outcome(Generic[Asked, Got]):
     """
 
     index: int
-    request: Asked
-    result: Got | None = None
+    request: RequestT
+    result: ResultT | None = None
     error: RadixFlowError | None = None
 
-    def unwrap(self) -> Got:
+    def unwrap(self) -> ResultT:
         """The result.
 
         Raises:

@@ -5,7 +5,7 @@
 `_boundary` its tokens · `_generate` branches that go on · `_routes` which of them ·
 `_http` one server · `_pool` its connections · `_retry` what is missing, sent again ·
 `_replicas` which server · `_errors` the wall where foreign exceptions become ours ·
-`_secrets` what must not get out with them. It must not know templates, scores or
+`_redact` what must not get out with them. It must not know templates, scores or
 rankings.
 """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from typing import Protocol, TypeAlias
 
-from radixflow_sdk._pipe import BranchEvent, BranchRequest
+from radixflow_sdk._pipe import BranchEvent, GroupRequest
 from radixflow_sdk.types import RequestEnded, RequestSent
 
 Emit: TypeAlias = Callable[[RequestSent | RequestEnded], None]
@@ -26,7 +26,7 @@ class Transport(Protocol):
         """
         ...
 
-    def stream(self, request: BranchRequest) -> AsyncGenerator[BranchEvent, None]:
+    def stream(self, request: GroupRequest) -> AsyncGenerator[BranchEvent, None]:
         """Send one request; yield its events as they come.
 
         Yields `GroupStarted` first and `GroupCompleted` last; an answer that ends

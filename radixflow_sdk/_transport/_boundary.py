@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from radixflow_sdk._pipe import BranchRequest, Message
+from radixflow_sdk._pipe import GroupRequest, Message
 from radixflow_sdk._transport._reads import Prompt, common_length
 from radixflow_sdk.exceptions import (
     APIStatusError,
@@ -59,7 +59,7 @@ class Encoded:
     labels: Ids
 
 
-async def encode_group(request: BranchRequest, encoder: Encoder) -> Encoded:
+async def encode_group(request: GroupRequest, encoder: Encoder) -> Encoded:
     """Every prompt of a group, refused by the plug-in's names where it is refused.
 
     Raises:
@@ -90,7 +90,7 @@ class _Context:
     follow: Callable[[str], Awaitable[Ids]]
 
 
-async def _read_context(request: BranchRequest, encoder: Encoder) -> _Context:
+async def _read_context(request: GroupRequest, encoder: Encoder) -> _Context:
     document, question = request.document, request.question or ""
     if isinstance(document, str):
         text = (document + question).rstrip()
@@ -155,7 +155,7 @@ async def _prompt(
 async def _label_id(
     number: int,
     label: Label,
-    request: BranchRequest,
+    request: GroupRequest,
     prompts: tuple[Prompt, ...],
     context: _Context,
     encoder: Encoder,

@@ -17,14 +17,14 @@ from typing import Any, Literal, TypeVar
 from radixflow_sdk._pipe import (
     BranchEvent,
     BranchFailed,
-    BranchRequest,
     BranchResult,
     GroupCompleted,
+    GroupRequest,
     GroupStarted,
     Message,
 )
 from radixflow_sdk._transport._boundary import Encoded, Encoder, Ids, encode_group
-from radixflow_sdk._transport._http import Answer, Http
+from radixflow_sdk._transport._http import Answer, HTTPSession
 from radixflow_sdk._transport._reads import (
     NotALogProbability,
     Prompt,
@@ -63,7 +63,7 @@ class CompletionsTransport:
     """
 
     def __init__(
-        self, http: Http, *, route: Literal["trie", "echo"] | None = None
+        self, http: HTTPSession, *, route: Literal["trie", "echo"] | None = None
     ) -> None:
         self._http = http
         self._route = route
@@ -77,7 +77,7 @@ class CompletionsTransport:
         """
         return await self._http.get("/v1/models", read_models)
 
-    async def stream(self, request: BranchRequest) -> AsyncGenerator[BranchEvent, None]:
+    async def stream(self, request: GroupRequest) -> AsyncGenerator[BranchEvent, None]:
         """Score one group; yield its events as its requests end.
 
         Raises:
@@ -105,9 +105,7 @@ class CompletionsTransport:
             async for index, rows in branches:
                 spent += len(encoded.prompts[index].tokens)
                 yield _event(request, encoded, index, rows)
-        yield GroupCompleted(
-            usage=GroupUsage(**_usage(spent), producer_tokens=0, rounds=None)
-        )
+        yield GroupCompleted(usage=GroupUsage(**_usage(spent), rounds=None))
 
     async def aclose(self) -> None:
         """Close the connections, unless they belong to the caller's client."""
@@ -153,7 +151,7 @@ class Call:
         request: The group.
     """
 
-    def __init__(self, http: Http, request: BranchRequest) -> None:
+    def __init__(self, http: HTTPSession, request: GroupRequest) -> None:
         self.request = request
         self._http = http
         self._sent = 0
@@ -192,7 +190,7 @@ class Call:
         self, body: Mapping[str, Any]
     ) -> AbstractAsyncContextManager[Answer]:
         """A completion whose answer is read as it comes."""
-        content, headers = self._letter(self._salted(body))
+        content, headers = self._encode_body(self._salted(body))
         return self._http.open(
             "POST",
             "/v1/completions",
@@ -213,7 +211,7 @@ class Call:
     ) -> T:
         return await self._http.post(
             path,
-            *self._letter(body),
+            *self._encode_body(body),
             read=read,
             group_id=self.request.group_id,
             on_response=self.request.on_response,
@@ -224,7 +222,7 @@ class Call:
         salted = {} if salt is None else {"cache_salt": salt}
         return {**salted, **body, **self.request.extra_body}
 
-    def _letter(self, body: Mapping[str, Any]) -> tuple[bytes, Mapping[str, str]]:
+    def _encode_body(self, body: Mapping[str, Any]) -> tuple[bytes, Mapping[str, str]]:
         request = self.request
         headers = {
             # Two requests of one name at a time would be one to the engine.
@@ -266,7 +264,7 @@ async def _echoed(
 
 
 def _event(
-    request: BranchRequest, encoded: Encoded, index: int, rows: Sequence[Row]
+    request: GroupRequest, encoded: Encoded, index: int, rows: Sequence[Row]
 ) -> BranchResult | BranchFailed:
     """A branch's rows as its answer, or as its failure."""
     request_id = f"{request.request_id}-{index}"

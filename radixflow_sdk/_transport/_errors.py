@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 
-from radixflow_sdk._transport._secrets import Secrets
+from radixflow_sdk._transport._redact import Secrets
 from radixflow_sdk.exceptions import (
     APIConnectionError,
     APIError,
@@ -32,9 +32,9 @@ from radixflow_sdk.exceptions import (
     ModelNotFoundError,
     PluginMissingError,
     RateLimitError,
-    RequestNotTakenError,
     ServerError,
     StreamBrokenError,
+    TransientRequestError,
     UnsupportedError,
 )
 
@@ -123,12 +123,12 @@ class Wall:
         try:
             yield
         except APIError as error:
-            self.secrets.cut_error(error)
+            self.secrets.redact_error(error)
             error.request_id = error.request_id or self._request_id
             error.group_id = error.group_id or self._group_id
             raise
         except tuple(_FOREIGN) as error:
-            self.secrets.cut_error(error)
+            self.secrets.redact_error(error)
             raise self._translate(error) from error
 
     def _translate(self, error: Exception) -> APIError:
@@ -240,9 +240,9 @@ def _status_class(
     exact: dict[int, type[APIStatusError]] = {
         401: AuthenticationError,
         403: AuthenticationError,
-        408: RequestNotTakenError,
-        409: RequestNotTakenError,
-        425: RequestNotTakenError,
+        408: TransientRequestError,
+        409: TransientRequestError,
+        425: TransientRequestError,
         429: RateLimitError,
         501: UnsupportedError,
     }
@@ -262,7 +262,7 @@ def _status_advice(kind: type[APIStatusError]) -> str:
         # The server said to shorten it.
         ContextTooLongError: "or serve with a larger --max-model-len",
         InvalidRequestError: "change the request",
-        RequestNotTakenError: "try again, with less at once where it was too slow",
+        TransientRequestError: "try again, with less at once where it was too slow",
         RateLimitError: "wait and try again",
         UnsupportedError: "serve with `--logprobs-mode raw_logprobs`",
         ServerError: "see the server's log",

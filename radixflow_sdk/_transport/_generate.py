@@ -18,16 +18,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from radixflow_sdk._hints import write_hints
 from radixflow_sdk._pipe import (
     BranchEvent,
-    BranchRequest,
     BranchText,
     GroupCompleted,
+    GroupRequest,
     GroupStarted,
     Message,
     Sampling,
 )
 from radixflow_sdk._transport._boundary import Ids
 from radixflow_sdk._transport._completions import Call
-from radixflow_sdk._transport._http import Answer, Http
+from radixflow_sdk._transport._http import Answer, HTTPSession
 from radixflow_sdk._transport._ndjson import read_lines
 from radixflow_sdk._transport._reads import MOST_ROWS, common_length
 from radixflow_sdk._transport._wire import read_models
@@ -53,7 +53,7 @@ class GenerationTransport:
         http: The server.
     """
 
-    def __init__(self, http: Http) -> None:
+    def __init__(self, http: HTTPSession) -> None:
         self._http = http
 
     async def models(self) -> tuple[str, ...]:
@@ -64,14 +64,15 @@ class GenerationTransport:
         """
         return await self._http.get("/v1/models", read_models)
 
-    async def stream(self, request: BranchRequest) -> AsyncGenerator[BranchEvent, None]:
+    async def stream(self, request: GroupRequest) -> AsyncGenerator[BranchEvent, None]:
         """Generate one group; yield each branch as it ends.
 
         Raises:
             APIError: A request failed.
         """
         call = Call(self._http, request)
-        prompts, shared = await _encode(call)
+        prompts, boundaries = await _encode(call)
+        shared = boundaries[-1] if boundaries else 0
         yield GroupStarted(
             group_id=request.group_id,
             request_id=request.request_id,
@@ -82,7 +83,7 @@ class GenerationTransport:
         )
         spent = 0
         for first, pack in _packs(prompts):
-            async with aclosing(_generate(call, pack, shared)) as texts:
+            async with aclosing(_generate(call, pack, boundaries)) as texts:
                 async for place, text in texts:
                     index = request.branches[first + place].index
                     spent += text.prompt_tokens
@@ -99,7 +100,6 @@ class GenerationTransport:
                 prompt_tokens=spent,
                 cached_tokens=0,
                 computed_tokens=spent,
-                producer_tokens=0,
                 rounds=None,
             )
         )
@@ -112,36 +112,49 @@ class GenerationTransport:
 # --- prompts ----------------------------------------------------------------------
 
 
-async def _encode(call: Call) -> tuple[list[Prompt], int]:
-    """Each branch's prompt, and how many tokens they all begin with (0: unknown)."""
+async def _encode(call: Call) -> tuple[list[Prompt], Ids]:
+    """Each branch's prompt, and the prefix lengths at which prompts part.
+
+    The last one is the prefix that all branches share. None where nothing is known.
+    """
     request = call.request
     document, contents = request.document, [b.content for b in request.branches]
     if isinstance(document, str):
         texts = [text for text in contents if isinstance(text, str)]
         if len(texts) == len(contents):
-            return [document + t for t in texts], await _length(call, document)
+            return [document + t for t in texts], await _lengths(call, document)
         ids, _ = await call.tokens(document, special=True)
+        ends = await _ends(call, document, ids)
     elif document and isinstance(document[0], Message):
         chats = [
             await call.rendered([*document, Message(role="user", content=str(content))])
             for content in contents
         ]
-        return list(chats), common_length(chats)
+        return list(chats), (common_length(chats),)
     else:
         ids = tuple(token for token in document if isinstance(token, int))
+        ends = request.boundaries
     joined: list[Prompt] = []
     for content in contents:
         own = await call.encode(content) if isinstance(content, str) else content
         joined.append((*ids, *own))
-    return joined, len(ids)
+    return joined, (*ends, len(ids))
 
 
-async def _length(call: Call, document: str) -> int:
-    """Tokens of the document: only a hint, so not knowing them is no error."""
+async def _lengths(call: Call, document: str) -> Ids:
+    """Tokens of each prefix: only hints, so not knowing them is no error."""
     with suppress(APIStatusError, InvalidResponseError):
-        if len(call.request.branches) > 1:
-            return len((await call.tokens(document, special=True))[0])
-    return 0
+        if len(call.request.branches) > 1 or call.request.boundaries:
+            ids, _ = await call.tokens(document, special=True)
+            return (*await _ends(call, document, ids), len(ids))
+    return ()
+
+
+async def _ends(call: Call, document: str, ids: Ids) -> Ids:
+    """Tokens of the document that end where its parts do, or before."""
+    prefixes = [document[:end] for end in call.request.boundaries]
+    encoded = [(await call.tokens(text, special=True))[0] for text in prefixes]
+    return tuple(common_length([ids, prefix]) for prefix in encoded)
 
 
 def _packs(prompts: Sequence[Prompt]) -> Iterator[tuple[int, list[Prompt]]]:
@@ -156,13 +169,13 @@ def _packs(prompts: Sequence[Prompt]) -> Iterator[tuple[int, list[Prompt]]]:
     yield first, pack
 
 
-def _body(call: Call, pack: Sequence[Prompt], shared: int) -> Mapping[str, Any]:
+def _body(call: Call, pack: Sequence[Prompt], boundaries: Ids) -> Mapping[str, Any]:
     request, sampling = call.request, call.request.sampling or Sampling()
     hints = write_hints(
         request.group_id,
         role="consumer",
         branches=len(request.branches),
-        shared_tokens=shared,
+        boundaries=boundaries,
     )
     return {
         "prompt": list(pack),
@@ -232,12 +245,12 @@ class _Text:
 
 
 async def _generate(
-    call: Call, pack: Sequence[Prompt], shared: int
+    call: Call, pack: Sequence[Prompt], boundaries: Ids
 ) -> AsyncGenerator[tuple[int, _Text], None]:
     """Each prompt of one request with its text, as soon as it ends."""
     texts = [_Text() for _ in pack]
     done = False
-    async with call.completing(_body(call, pack, shared)) as answer:
+    async with call.completing(_body(call, pack, boundaries)) as answer:
         async with aclosing(_chunks(answer)) as chunks:
             async for chunk in chunks:
                 for choice in chunk.choices:
@@ -245,8 +258,8 @@ async def _generate(
                         raise _invalid(f"has choice {choice.index} of {len(texts)}")
                     text = texts[choice.index]
                     if text.take(choice, chunk):
-                        text.request_id = answer.secrets.cut(text.request_id)
-                        text.finish_reason = answer.secrets.cut(text.finish_reason)
+                        text.request_id = answer.secrets.redact(text.request_id)
+                        text.finish_reason = answer.secrets.redact(text.finish_reason)
                         yield choice.index, text
         done = all(text.finish_reason for text in texts)
     if not done:

@@ -11,8 +11,8 @@ from contextlib import aclosing
 from typing import Any
 
 from radixflow_sdk._config import Settings
-from radixflow_sdk._pipe import BranchEvent, BranchRequest, GroupCompleted, GroupStarted
-from radixflow_sdk._transport._http import Answer, Http
+from radixflow_sdk._pipe import BranchEvent, GroupCompleted, GroupRequest, GroupStarted
+from radixflow_sdk._transport._http import Answer, HTTPSession
 from radixflow_sdk._transport._ndjson import read_lines
 from radixflow_sdk._transport._pool import HTTPClient
 from radixflow_sdk._transport._wire import (
@@ -27,7 +27,7 @@ from radixflow_sdk.exceptions import InvalidResponseError, StreamBrokenError
 class HTTPTransport:
     """Speaks the wire to one server.
 
-    The arguments are those of `Http`.
+    The arguments are those of `HTTPSession`.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class HTTPTransport:
         http_client: HTTPClient | None = None,
         base_url: str | None = None,
     ) -> None:
-        self.http = Http(settings, http_client=http_client, base_url=base_url)
+        self.http = HTTPSession(settings, http_client=http_client, base_url=base_url)
 
     async def models(self) -> tuple[str, ...]:
         """Names of the served models (``GET /v1/models``).
@@ -55,7 +55,7 @@ class HTTPTransport:
         """
         return await self.http.get("/v1/radixflow/stats", read_stats)
 
-    async def stream(self, request: BranchRequest) -> AsyncGenerator[BranchEvent, None]:
+    async def stream(self, request: GroupRequest) -> AsyncGenerator[BranchEvent, None]:
         """Send one request; yield its events as they come.
 
         Raises:
@@ -88,7 +88,7 @@ class HTTPTransport:
 
 
 async def _read_events(
-    answer: Answer, request: BranchRequest
+    answer: Answer, request: GroupRequest
 ) -> AsyncGenerator[BranchEvent, None]:
     """Events in the wire's order; the last one once the body has ended.
 
@@ -112,7 +112,7 @@ async def _read_events(
             if isinstance(event, GroupCompleted):
                 completed = event
             else:
-                yield answer.secrets.cut_event(event)
+                yield answer.secrets.redact_event(event)
     if completed is None:
         raise StreamBrokenError(
             "The server's answer ended before group.completed; try again."

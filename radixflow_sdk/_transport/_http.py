@@ -15,7 +15,7 @@ import httpx
 from radixflow_sdk._config import Settings
 from radixflow_sdk._transport._errors import Wall, status_error
 from radixflow_sdk._transport._pool import HTTPClient, Pool
-from radixflow_sdk._transport._secrets import Secrets
+from radixflow_sdk._transport._redact import Secrets
 from radixflow_sdk.exceptions import InvalidResponseError
 from radixflow_sdk.types import OnResponse, RawResponse
 
@@ -61,7 +61,7 @@ class Answer:
         return chunk
 
 
-class Http:
+class HTTPSession:
     """Asks one server.
 
     Args:
@@ -204,7 +204,7 @@ def _raw(
     url: str,
     group_id: str | None,
 ) -> RawResponse:
-    named = answer.secrets.cut(found.headers.get("x-request-id", ""))
+    named = answer.secrets.redact(found.headers.get("x-request-id", ""))
     return RawResponse(
         request_id=named or sent.get("X-Request-ID"),
         group_id=group_id,

@@ -14,7 +14,7 @@ from contextlib import aclosing
 
 import anyio
 
-from radixflow_sdk._pipe import BranchEvent, BranchRequest
+from radixflow_sdk._pipe import BranchEvent, GroupRequest
 from radixflow_sdk._transport._base import Transport
 from radixflow_sdk.exceptions import (
     APIConnectionError,
@@ -67,7 +67,7 @@ class Replicas:
                     raise
         return await self._servers[last].models()
 
-    async def stream(self, request: BranchRequest) -> AsyncGenerator[BranchEvent, None]:
+    async def stream(self, request: GroupRequest) -> AsyncGenerator[BranchEvent, None]:
         """Send one request to its server, or to the next one that can be reached.
 
         Raises:

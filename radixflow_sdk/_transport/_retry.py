@@ -21,10 +21,10 @@ from radixflow_sdk._config import RetryPolicy
 from radixflow_sdk._pipe import (
     BranchEvent,
     BranchFailed,
-    BranchRequest,
     BranchResult,
     BranchText,
     GroupCompleted,
+    GroupRequest,
     GroupStarted,
 )
 from radixflow_sdk._plan import new_request_id
@@ -77,7 +77,7 @@ class RetryingTransport:
                 return await self._inner.models()
         raise AssertionError("tenacity raises when the attempts are used up")
 
-    async def stream(self, request: BranchRequest) -> AsyncGenerator[BranchEvent, None]:
+    async def stream(self, request: GroupRequest) -> AsyncGenerator[BranchEvent, None]:
         """Send a group, and again what is missing of it.
 
         Raises:
@@ -117,7 +117,7 @@ class RetryingTransport:
 
     @contextmanager
     def _told(
-        self, request: BranchRequest, attempt: int, progress: _Progress
+        self, request: GroupRequest, attempt: int, progress: _Progress
     ) -> Iterator[None]:
         """Tell of a request, and of how it ended."""
         began = anyio.current_time()
@@ -192,7 +192,7 @@ class _Progress:
         backlog: What the server said with the last answer.
     """
 
-    def __init__(self, request: BranchRequest) -> None:
+    def __init__(self, request: GroupRequest) -> None:
         self._request = request
         self.missing = {branch.index: branch for branch in request.branches}
         self.backlog: float | None = None
@@ -201,7 +201,7 @@ class _Progress:
         self._open: list[Usage] = []
         self._sent = 0
 
-    def next_request(self) -> BranchRequest:
+    def next_request(self) -> GroupRequest:
         """The missing branches, in a request with an id of its own."""
         if self._open:  # the last request broke: its own sums never came
             self._spent.append(_sum_of_branches(self._open))
@@ -259,7 +259,6 @@ def _sum_of_branches(usages: list[Usage]) -> GroupUsage:
         prompt_tokens=sum(usage.prompt_tokens for usage in usages),
         cached_tokens=sum(usage.cached_tokens for usage in usages),
         computed_tokens=sum(usage.computed_tokens for usage in usages),
-        producer_tokens=0,
         rounds=None,
     )
 
@@ -270,6 +269,5 @@ def _sum_of_groups(usages: list[GroupUsage]) -> GroupUsage:
         prompt_tokens=sum(usage.prompt_tokens for usage in usages),
         cached_tokens=sum(usage.cached_tokens for usage in usages),
         computed_tokens=sum(usage.computed_tokens for usage in usages),
-        producer_tokens=sum(usage.producer_tokens for usage in usages),
         rounds=sum(rounds) if len(rounds) == len(usages) else None,
     )

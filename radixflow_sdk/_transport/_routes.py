@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from radixflow_sdk._config import Settings
-from radixflow_sdk._pipe import BranchEvent, BranchRequest
+from radixflow_sdk._pipe import BranchEvent, GroupRequest
 from radixflow_sdk._transport._base import Transport
 from radixflow_sdk._transport._completions import CompletionsTransport
 from radixflow_sdk._transport._generate import GenerationTransport
@@ -44,7 +44,7 @@ class Routes:
         """
         return await self._branches.models()
 
-    async def stream(self, request: BranchRequest) -> AsyncGenerator[BranchEvent, None]:
+    async def stream(self, request: GroupRequest) -> AsyncGenerator[BranchEvent, None]:
         """Send one request; yield its events as they come.
 
         Raises:
@@ -99,7 +99,7 @@ class Kinds:
         """
         return await self._scoring.models()
 
-    def stream(self, request: BranchRequest) -> AsyncGenerator[BranchEvent, None]:
+    def stream(self, request: GroupRequest) -> AsyncGenerator[BranchEvent, None]:
         """Send one request; yield its events as they come.
 
         Raises:

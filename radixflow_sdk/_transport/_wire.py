@@ -16,9 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from radixflow_sdk._pipe import (
     BranchEvent,
     BranchFailed,
-    BranchRequest,
     BranchResult,
     GroupCompleted,
+    GroupRequest,
     GroupStarted,
     Message,
 )
@@ -39,11 +39,11 @@ def is_log_probability(value: float) -> bool:
     return _ABOVE < value <= _MOST
 
 
-def write_request(request: BranchRequest) -> bytes:
+def write_request(request: GroupRequest) -> bytes:
     """The body of ``POST /v1/branches``."""
     body = {
         "model": request.model,
-        "document": _document(request.document),
+        "document": _document(request),
         "question": request.question,
         "branches": [_content(branch.content) for branch in request.branches],
         "scoring": request.scoring,
@@ -55,9 +55,8 @@ def write_request(request: BranchRequest) -> bytes:
     return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
 
 
-def _document(
-    document: str | tuple[int, ...] | tuple[Message, ...],
-) -> dict[str, object]:
+def _document(request: GroupRequest) -> dict[str, object]:
+    document = request.document
     if document and isinstance(document[0], Message):
         return {
             "messages": [
@@ -66,7 +65,9 @@ def _document(
                 if isinstance(message, Message)
             ]
         }
-    return {"text": document} if isinstance(document, str) else {"token_ids": document}
+    key = "text" if isinstance(document, str) else "token_ids"
+    parts = {"boundaries": request.boundaries} if request.boundaries else {}
+    return {key: document, **parts}
 
 
 def _content(content: str | tuple[int, ...]) -> dict[str, object]:
@@ -125,7 +126,6 @@ class _Failed(_Message):
 
 
 class _GroupUsage(_Usage):
-    producer_tokens: _Count
     rounds: _Count | None
 
 
@@ -186,7 +186,7 @@ def read_stats(body: bytes) -> Mapping[str, Any]:
     return value
 
 
-def read_event(line: bytes, request: BranchRequest) -> BranchEvent | None:
+def read_event(line: bytes, request: GroupRequest) -> BranchEvent | None:
     """One line of the answer to ``request``; None for an event that is not known.
 
     Raises:
@@ -221,7 +221,7 @@ def _event_name(line: bytes) -> str:
     return name
 
 
-def _started(event: _Started, request: BranchRequest) -> GroupStarted:
+def _started(event: _Started, request: GroupRequest) -> GroupStarted:
     if event.branches != len(request.branches):
         raise _invalid(
             event.event,
@@ -238,7 +238,7 @@ def _started(event: _Started, request: BranchRequest) -> GroupStarted:
     )
 
 
-def _result(event: _Completed, request: BranchRequest) -> BranchResult:
+def _result(event: _Completed, request: GroupRequest) -> BranchResult:
     count = len(event.token_ids)
     tops: Sequence[bool | None] = event.token_is_top or [None] * count
     if not count == len(event.token_logprobs) == len(tops):
@@ -274,7 +274,7 @@ def _labels(
     )
 
 
-def _failed(event: _Failed, request: BranchRequest) -> BranchFailed:
+def _failed(event: _Failed, request: GroupRequest) -> BranchFailed:
     return BranchFailed(
         index=_branch_index(event.event, event.index, request),
         request_id=event.request_id,
@@ -292,7 +292,7 @@ def _ended(event: _Ended) -> GroupCompleted:
     )
 
 
-def _branch_index(event: str, index: int, request: BranchRequest) -> int:
+def _branch_index(event: str, index: int, request: GroupRequest) -> int:
     """The wire counts the branches of one request, the plan those of the group."""
     if index >= len(request.branches):
         raise _invalid(event, f"branch {index} where {len(request.branches)} were sent")

@@ -45,7 +45,7 @@ class Question:
     Attributes:
         qid: Names it; unique in a run.
         doc_id: Names its document; empty where the file does not.
-        document: Text.
+        document: Text, or the texts of its parts.
         question: Text.
         options: 2 or more texts.
         gold: Position of the right option.
@@ -53,7 +53,7 @@ class Question:
 
     qid: str
     doc_id: str
-    document: str
+    document: str | tuple[str, ...]
     question: str
     options: tuple[str, ...]
     gold: int
@@ -88,7 +88,7 @@ class _Reading:
     def __init__(self, warn: Warn) -> None:
         self._warn = warn
         self._found: dict[str, Question] = {}
-        self._asked: dict[tuple[str, str, tuple[str, ...]], str] = {}
+        self._asked: dict[object, str] = {}
         self._mistakes: list[str] = []
 
     def read(self, file: Path, *, name: str) -> None:
@@ -148,7 +148,7 @@ class _Reading:
         self._found[question.qid] = question
         for told in _odd(question):
             self._warn(f"{where}: {told}")
-        asked = (question.document, question.question, question.options)
+        asked = ("".join(question.document), question.question, question.options)
         first = self._asked.setdefault(asked, question.qid)
         if first != question.qid:
             self._warn(f"{where}: the same as question {first!r}, and counts twice")
@@ -351,9 +351,12 @@ def _question(
     texts = _items("options", options, str)
     if not 2 <= len(texts) <= MAX_BRANCHES:
         raise ValueError(f"{len(texts)} options: give 2 to {MAX_BRANCHES}")
-    for name, value in (("document", document), ("question", question)):
-        if not isinstance(value, str):
-            raise TypeError(f"{name} is {type(value).__name__}, not text")
+    if isinstance(document, list):
+        document = tuple(_items("document", document, str))
+    elif not isinstance(document, str):
+        raise TypeError(f"document is {type(document).__name__}, not text or parts")
+    if not isinstance(question, str):
+        raise TypeError(f"question is {type(question).__name__}, not text")
     if not 0 <= gold < len(texts):
         raise ValueError(f"gold is {gold}: it names none of the {len(texts)} options")
     if not isinstance(qid, str | int) or isinstance(qid, bool) or qid == "":

@@ -2,8 +2,9 @@
 
 `RadixFlowLM` is lm-eval's own ``local-completions`` with one thing changed: requests
 that share a context are one group, so the context is computed once and only the
-options' rows come back. Prompts, windows, truncation and generation stay lm-eval's, and
-so the numbers do, too.
+options' rows come back. A context is sent in parts: few-shot examples, and whatever
+else several contexts begin with, end a part. Prompts, windows, truncation and
+generation stay lm-eval's, and so do the numbers.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from tqdm import tqdm
 
 from radixflow_sdk._config import RetryPolicy, Settings, Timeouts, read_settings
 from radixflow_sdk._transport import HTTPTransport
+from radixflow_sdk.evals.prefixes import Tokens, split_contexts
 from radixflow_sdk.exceptions import (
     InvalidInputError,
     PluginMissingError,
@@ -34,7 +36,7 @@ from radixflow_sdk.exceptions import (
     UnsupportedError,
 )
 from radixflow_sdk.sync import RadixFlow
-from radixflow_sdk.types import MAX_BRANCHES, BranchedRequest, Candidate
+from radixflow_sdk.types import MAX_BRANCHES, Candidate, ScoreRequest
 
 __all__ = ["NAME", "RadixFlowLM", "main", "register"]
 
@@ -43,7 +45,6 @@ NAME = "radixflow"
 logger = logging.getLogger("radixflow")
 
 Answer = tuple[float, bool]
-Tokens = tuple[int, ...]
 Pair = tuple[tuple[str, str] | None, list[int], list[int]]
 """lm-eval's unit: cache key (None in a rolling window), context, continuation."""
 
@@ -211,12 +212,14 @@ class RadixFlowLM(LocalCompletionsAPI):  # type: ignore[misc] # lm_eval is untyp
                     bar.update()
 
             groups = group_by_context(requests, self.max_length)
+            parts = split_contexts(_texts(groups, requests), self.tok_encode)
             for group in groups:
                 # What lm-eval's sum over no token says; no server has to be asked.
                 tell(group.options.pop((), ()), (0.0, True))
             asked = [group for group in groups if group.options]
             with self._client() as client:
-                for outcome in client.score_many([_request(group) for group in asked]):
+                wanted = [_request(group, parts) for group in asked]
+                for outcome in client.score_many(wanted):
                     if outcome.error is not None:
                         raise _unfinished(outcome.error, bar.n, bar.total)
                     places = list(asked[outcome.index].options.values())
@@ -291,8 +294,22 @@ def _parts(
         yield options[start : start + MAX_BRANCHES]
 
 
-def _request(group: ContextGroup) -> BranchedRequest:
-    return BranchedRequest(document=group.context, options=list(group.options))
+def _texts(
+    groups: Iterable[ContextGroup], requests: Sequence[Pair]
+) -> dict[Tokens, str]:
+    """The contexts' texts; a rolling window has none."""
+    keys = {
+        group.context: requests[next(iter(group.options.values()))[0]][0]
+        for group in groups
+    }
+    return {context: key[0] for context, key in keys.items() if key is not None}
+
+
+def _request(
+    group: ContextGroup, parts: Mapping[Tokens, Sequence[Tokens]]
+) -> ScoreRequest:
+    document = parts.get(group.context, group.context)
+    return ScoreRequest(document=document, options=list(group.options))
 
 
 def _answer(candidate: Candidate) -> Answer:

@@ -35,7 +35,7 @@ from radixflow_sdk.exceptions import (
     RadixFlowError,
 )
 from radixflow_sdk.sync import RadixFlow
-from radixflow_sdk.types import BranchedRequest, Normalize, ScoreResult, Scoring
+from radixflow_sdk.types import Normalize, ScoreRequest, ScoreResult, Scoring
 
 __all__ = ["Failure", "Results", "Setup", "evaluate"]
 
@@ -352,8 +352,8 @@ def _is_of_server(error: BaseException | None) -> bool:
     )
 
 
-def _request(question: Question, setup: Setup) -> BranchedRequest:
-    return BranchedRequest(
+def _request(question: Question, setup: Setup) -> ScoreRequest:
+    return ScoreRequest(
         document=question.document,
         options=question.options,
         question=question.question,

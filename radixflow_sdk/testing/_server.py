@@ -21,6 +21,7 @@ from contextlib import (
     contextmanager,
 )
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import anyio
@@ -30,6 +31,7 @@ from radixflow_sdk.exceptions import BranchError
 from radixflow_sdk.testing._scores import Scores, share, token
 from radixflow_sdk.testing._socket import listen
 from radixflow_sdk.testing._texts import Texts
+from radixflow_sdk.types import MAX_PARTS
 
 _Scope: TypeAlias = MutableMapping[str, Any]
 _Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -226,6 +228,10 @@ class FakeServer:
         if body["model"] not in (None, self._model):
             await _refuse(send, 404, "model_not_found", f"served is {self._model}")
             return
+        if not _boundaries_fit(body["document"]):
+            name = "document.boundaries"
+            await _refuse(send, 422, "invalid_request", "wrong", field=name)
+            return
         lines = self._lines(body, headers.get("x-request-id", "req-fake"), fault)
         await self._say(send, "application/x-ndjson", b"%s\n", lines)
 
@@ -343,7 +349,7 @@ class FakeServer:
             "event": "group.completed",
             "completed": len(body["branches"]) - failed,
             "failed": failed,
-            "usage": {**spent, "producer_tokens": 0, "rounds": None},
+            "usage": {**spent, "rounds": None},
             "load": {"requests": self._unfinished, "rows": self._settings["rows"]},
         }
 
@@ -414,6 +420,21 @@ def _text(document: Mapping[str, Any]) -> str:
     if "token_ids" in document:
         return " ".join(map(str, document["token_ids"]))
     return " ".join(f"{m['role']}: {m['content']}" for m in document["messages"])
+
+
+def _boundaries_fit(document: Mapping[str, Any]) -> bool:
+    """Whether the ends of a document's parts are what the wire allows."""
+    if "boundaries" not in document:
+        return True
+    ends, content = document["boundaries"], document.get("text")
+    if content is None:
+        content = document.get("token_ids", ())
+    return (
+        isinstance(ends, list)
+        and len(ends) <= MAX_PARTS
+        and all(type(end) is int and 1 <= end <= len(content) for end in ends)
+        and all(before < end for before, end in pairwise(ends))
+    )
 
 
 def _encode(body: Mapping[str, Any]) -> list[int]:

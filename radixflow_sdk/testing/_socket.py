@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import anyio
 from anyio.abc import SocketAttribute, SocketStream
 
-from radixflow_sdk._dispatch import Beside
+from radixflow_sdk._dispatch import ScopedTasks
 
 _App: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -23,7 +23,7 @@ _App: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
 async def listen(app: _App, *, port: int) -> AsyncIterator[str]:
     """Serve ``app`` on 127.0.0.1 for the length of a block; give its URL."""
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=port)
-    async with listener, Beside() as tasks:
+    async with listener, ScopedTasks() as tasks:
         tasks.start_soon(listener.serve, partial(_serve, app))
         yield f"http://127.0.0.1:{listener.extra(SocketAttribute.local_port)}"
 
@@ -76,7 +76,7 @@ class _Connection:
 
     async def answer(self, app: _App) -> None:
         self._ended = False
-        async with Beside() as tasks:
+        async with ScopedTasks() as tasks:
             tasks.start_soon(self._watch, tasks.cancel_scope)
             await app(self._scope, self._receive, self._send)
         if not self._ended:  # the client went away

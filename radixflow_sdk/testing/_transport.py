@@ -8,10 +8,10 @@ from radixflow_sdk._pipe import (
     Branch,
     BranchEvent,
     BranchFailed,
-    BranchRequest,
     BranchResult,
     BranchText,
     GroupCompleted,
+    GroupRequest,
     GroupStarted,
     Sampling,
 )
@@ -61,7 +61,7 @@ class FakeTransport:
         model: str = "fake",
         texts: Mapping[str | tuple[int, ...], str] | None = None,
     ) -> None:
-        self.requests: list[BranchRequest] = []
+        self.requests: list[GroupRequest] = []
         self.closed = False
         self._scores = Scores(scores, default=default)
         self._texts = Texts(texts)
@@ -72,7 +72,7 @@ class FakeTransport:
         """The one model."""
         return (self._model,)
 
-    async def stream(self, request: BranchRequest) -> AsyncGenerator[BranchEvent, None]:
+    async def stream(self, request: GroupRequest) -> AsyncGenerator[BranchEvent, None]:
         """Answer one request from the table.
 
         Raises:
@@ -101,7 +101,6 @@ class FakeTransport:
                 prompt_tokens=_USAGE.prompt_tokens * count,
                 cached_tokens=_USAGE.cached_tokens * count,
                 computed_tokens=_USAGE.computed_tokens * count,
-                producer_tokens=0,
                 rounds=None,
             )
         )
@@ -111,7 +110,7 @@ class FakeTransport:
         self.closed = True
 
     def _text(
-        self, branch: Branch, request: BranchRequest, sampling: Sampling
+        self, branch: Branch, request: GroupRequest, sampling: Sampling
     ) -> BranchText:
         written = self._texts.after(branch.content, sampling.max_tokens)
         return BranchText(
@@ -123,7 +122,7 @@ class FakeTransport:
             generated_tokens=written.tokens,
         )
 
-    def _answer(self, branch: Branch, request: BranchRequest) -> BranchEvent:
+    def _answer(self, branch: Branch, request: GroupRequest) -> BranchEvent:
         score = self._scores.of(branch.content)
         if isinstance(score, BranchError):
             return BranchFailed(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from radixflow_sdk import BranchedRequest, Progress, RadixFlow, RetryPolicy, ScoreResult
+from radixflow_sdk import Progress, RadixFlow, RetryPolicy, ScoreRequest, ScoreResult
 from tests.e2e.loads import loads
 from tests.e2e.served import Served, fresh_salt, launched, serving, wait_for_health
 from tests.routers.fronts import NGINX, ROUTER, nginx, vllm_router
@@ -31,10 +31,10 @@ def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Served]]
         yield [stack.enter_context(serving(folder, *SMALL)) for folder in folders]
 
 
-def asks(salt: str) -> list[BranchedRequest]:
+def asks(salt: str) -> list[ScoreRequest]:
     """Every load's question, three times over: documents that come again."""
     return [
-        BranchedRequest(
+        ScoreRequest(
             document=load.document,
             options=list(load.options),
             question=load.question,

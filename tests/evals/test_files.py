@@ -108,6 +108,17 @@ def changed(value: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return kept | {key: new for key, new in changes.items() if new is not ...}
 
 
+def test_a_document_of_parts(tmp_path: Path) -> None:
+    path = tmp_path / "questions.jsonl"
+    whole, parts = FLAT | {"document": "a b"}, FLAT | {"document": ["a ", "b"]}
+    path.write_text(json.dumps(parts) + "\n" + json.dumps(whole) + "\n")
+    odd: list[str] = []
+    first, second = read_questions(path, warn=odd.append)
+    assert (first.document, second.document) == (("a ", "b"), "a b")
+    assert len(odd) == 1
+    assert "the same as question" in odd[0]
+
+
 FLAT = {"document": "D.", "question": "Q?", "options": ["x", "y"], "gold": 1}
 
 
@@ -124,6 +135,9 @@ FLAT = {"document": "D.", "question": "Q?", "options": ["x", "y"], "gold": 1}
         (changed(FLAT, options="xy"), "options is not a list of texts"),
         (changed(FLAT, options=["x", 1]), "options is not a list of texts"),
         (changed(FLAT, question=7), "question is int, not text"),
+        (changed(FLAT, document=7), "document is int, not text or parts"),
+        (changed(FLAT, document=["a", 7]), "document is not a list of texts"),
+        (changed(FLAT, document=["a", ""]), r"document\[1\] is ''; it is empty"),
         (changed(OURS, questions={}), "questions is not a list of objects"),
         (changed(RACE, answers=["C", "AB"]), "answer is 'AB', not a letter"),
         (changed(RACE, answers=["C"]), "differ in number"),

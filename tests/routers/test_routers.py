@@ -21,9 +21,9 @@ from anyio.abc import TaskStatus
 
 from radixflow_sdk import (
     AuthenticationError,
-    BranchedRequest,
     RadixFlowClient,
     RetryPolicy,
+    ScoreRequest,
 )
 from radixflow_sdk.testing import FakeServer
 from tests.routers.fronts import NGINX, ROOT, ROUTER, nginx, vllm_router
@@ -122,7 +122,7 @@ async def test_a_document_has_its_replica(front: Front, tmp_path: Path) -> None:
 
 @EVERY
 async def test_a_killed_replica_costs_no_result(front: Front, tmp_path: Path) -> None:
-    asks = [BranchedRequest(document=d, options=["a", "b", "c"]) for d in DOCUMENTS]
+    asks = [ScoreRequest(document=d, options=["a", "b", "c"]) for d in DOCUMENTS]
     async with behind(front, tmp_path, delay=0.02) as (url, both):
 
         async def kill_at_work() -> None:

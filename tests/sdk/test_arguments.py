@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from radixflow_sdk import (
-    BranchedRequest,
     GenerationResult,
     LetterResult,
     Outcome,
@@ -19,6 +18,7 @@ from radixflow_sdk import (
     RadixFlowError,
     RetryPolicy,
     ScoredCandidate,
+    ScoreRequest,
     ScoreResult,
     Template,
     Timeouts,
@@ -146,7 +146,7 @@ def test_stream_candidates(arguments: dict[str, Any]) -> None:
 
 
 @FUZZ
-@given(st.lists(wild(GOOD).map(lambda all_: BranchedRequest(**all_)) | ANY, max_size=3))
+@given(st.lists(wild(GOOD).map(lambda all_: ScoreRequest(**all_)) | ANY, max_size=3))
 def test_the_requests_of_score_many(requests: list[Any]) -> None:
     result = ask(lambda client: client.score_all(requests, concurrency=2))
     if isinstance(result, RadixFlowError):
@@ -163,7 +163,7 @@ def test_the_requests_of_score_many(requests: list[Any]) -> None:
 @given(
     wild(
         {
-            "requests": [BranchedRequest(document="d", options=["a"])],
+            "requests": [ScoreRequest(document="d", options=["a"])],
             "concurrency": 2,
             "ordered": True,
             "errors": "return",

@@ -25,7 +25,6 @@ END = GroupCompleted(
         prompt_tokens=1,
         cached_tokens=1,
         computed_tokens=1,
-        producer_tokens=0,
         rounds=None,
     )
 )

@@ -19,7 +19,7 @@ from radixflow_sdk import (
     ScoreResult,
     Timeouts,
 )
-from radixflow_sdk._pipe import BranchEvent, BranchRequest
+from radixflow_sdk._pipe import BranchEvent, GroupRequest
 from radixflow_sdk.testing import FakeTransport
 
 pytestmark = pytest.mark.anyio
@@ -119,7 +119,7 @@ class Gate(FakeTransport):
         self.open = anyio.Event()
         self.inside = 0
 
-    async def stream(self, request: BranchRequest) -> AsyncGenerator[BranchEvent, None]:
+    async def stream(self, request: GroupRequest) -> AsyncGenerator[BranchEvent, None]:
         self.inside += 1
         await self.open.wait()
         async with aclosing(super().stream(request)) as events:
@@ -153,7 +153,7 @@ async def test_groups_wait_for_their_turn_and_the_wait_is_not_counted() -> None:
 async def test_a_timeout_keeps_what_was_in() -> None:
     class Stuck(FakeTransport):
         async def stream(
-            self, request: BranchRequest
+            self, request: GroupRequest
         ) -> AsyncGenerator[BranchEvent, None]:
             async with aclosing(super().stream(request)) as events:
                 yield await anext(events)

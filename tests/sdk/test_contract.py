@@ -26,6 +26,28 @@ def test_hints(case: dict[str, Any]) -> None:
     assert write_hints(**case["arguments"]) == case["hints"]
 
 
+@pytest.mark.parametrize(
+    "case",
+    json.loads((CONTRACT / "hints_ignored.json").read_text()),
+    ids=lambda c: c["name"],
+)
+def test_hints_that_a_server_ignores_are_never_written(case: dict[str, Any]) -> None:
+    given = case["hints"].get("radixflow_boundaries")
+    whole = isinstance(given, list) and all(type(value) is int for value in given)
+    lengths = given if whole else [210]
+    written = write_hints("g-1", role="consumer", branches=4, boundaries=lengths)
+    assert written.get("radixflow_boundaries") != given
+    assert all(value is not None for value in written.values())
+
+
+def test_hints_are_sorted_and_bounded() -> None:
+    lengths = [*range(100, 0, -1), 2**31, 5, 0]
+    written = write_hints("g", role="consumer", branches=1, boundaries=lengths)
+    assert written["radixflow_boundaries"] == list(range(37, 101))
+    none = write_hints("g", role="consumer", branches=1, boundaries=[0])
+    assert "radixflow_boundaries" not in none
+
+
 CALLS: dict[str, tuple[Any, list[Any], dict[str, Any]]] = {
     "likelihood": (DOCUMENT, CITIES, {"question": QUESTION}),
     "label": (
@@ -42,6 +64,12 @@ CALLS: dict[str, tuple[Any, list[Any], dict[str, Any]]] = {
         CITIES,
         {"question": QUESTION, "cache_salt": "tenant-7"},
     ),
+    "parts": (
+        ["Read the text. ", "∀ ", DOCUMENT],
+        CITIES,
+        {"question": QUESTION},
+    ),
+    "token_id_parts": ([[5], (6, 7), [8]], [[9]], {}),
     "token_ids": ([5, 6, 7], [[8], "Zürich 🏔", (9, 10), [8]], {}),
 }
 
@@ -71,9 +99,8 @@ async def test_likelihood_stream() -> None:
         ("Rome", -5.75),
     ]
     assert result.candidates[1].token_ids == (907, 13)
-    assert result.best.cached_tokens == 208
-    assert result.usage.computed_tokens == 241
-    assert result.usage.producer_tokens == 210
+    assert [c.cached_tokens for c in result.candidates] == [208, 0]
+    assert result.usage.computed_tokens == 239
     assert result.usage.rounds == 2
     assert (result.group_id, result.request_id) == ("g-contract", "req-contract")
     assert (result.document_tokens, result.shared_tokens) == (210, 210)

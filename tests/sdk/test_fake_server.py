@@ -89,6 +89,43 @@ async def test_a_likely_option_is_greedy_and_an_unlikely_one_is_not() -> None:
         assert label.best.tokens[0].is_top
 
 
+@pytest.mark.parametrize("parts", [["Anna lives ", "in Oslo."], [[1], [2, 3]]])
+async def test_a_document_of_parts(parts: list[Any]) -> None:
+    server = FakeServer()
+    async with connect(server) as client:
+        result = await client.score_candidates(parts, ["a", "b"])
+        stream = client.stream_candidates(parts, ["a", "b"])
+        assert len([candidate async for candidate in stream]) == 2
+    assert result.shared_tokens > 0
+    ends = [request.body["document"]["boundaries"] for request in server.requests]
+    assert ends == [[len(parts[0])]] * 2
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"text": "abc", "boundaries": [0]},
+        {"text": "abc", "boundaries": [4]},
+        {"text": "abc", "boundaries": [2, 2]},
+        {"text": "abc", "boundaries": [2, 1]},
+        {"text": "abc", "boundaries": [True]},
+        {"text": "abc", "boundaries": 1},
+        {"token_ids": [1], "boundaries": [2]},
+        {"text": "x" * 99, "boundaries": list(range(1, 64))},
+        {"messages": [{"role": "user", "content": "x"}], "boundaries": [1]},
+    ],
+)
+async def test_boundaries_that_the_wire_does_not_allow(document: Any) -> None:
+    app = httpx.ASGITransport(FakeServer())
+    async with httpx.AsyncClient(transport=app, base_url="http://x") as http:
+        body = {"document": document, "branches": [{"text": "a"}]}
+        answer = await http.post("/v1/branches", json=body)
+        assert answer.status_code == 422
+        assert answer.json()["error"]["field"] == "document.boundaries"
+        body = {"document": {"text": "abc", "boundaries": [1, 3]}, "branches": []}
+        assert (await http.post("/v1/branches", json=body)).status_code == 200
+
+
 async def test_labels_and_messages() -> None:
     server = FakeServer({"Oslo": math.log(0.9)})
     chat = [{"role": "user", "content": "Anna lives in Oslo."}]

@@ -78,9 +78,40 @@ async def test_every_branch_has_its_text_in_the_order_given() -> None:
         "radixflow_group": result.group_id,
         "radixflow_role": "consumer",
         "radixflow_branches": 3,
-        "radixflow_shared_tokens": 4,
+        "radixflow_boundaries": [4],
     }
     assert result.shared_tokens == 4
+
+
+async def test_hints_name_the_end_of_each_part() -> None:
+    parts = ["Answer in one word.\n\n", "Anna lives in Oslo. ", "Tom lives in Rome."]
+    server = FakeServer()
+    result = await run(server, document=parts)
+    [request] = server.requests
+    assert request.body["prompt"] == ["".join(parts) + branch for branch in BRANCHES]
+    assert request.body["vllm_xargs"]["radixflow_boundaries"] == [4, 8, 12]
+    assert result.shared_tokens == 12
+    # One branch has no sibling, but its parts are what other groups begin with.
+    await run(server, [" Who?"], document=parts)
+    assert server.requests[1].body["vllm_xargs"]["radixflow_boundaries"] == [4, 8, 12]
+    await run(server, [" Who?", [9]], document=parts)
+    assert server.requests[2].body["vllm_xargs"]["radixflow_boundaries"] == [4, 8, 12]
+
+
+async def test_hints_name_the_end_of_each_part_of_token_ids() -> None:
+    server = FakeServer()
+    result = await run(server, [[7], [8]], document=[[1, 2], [3], [4, 5]])
+    [request] = server.requests
+    assert request.body["prompt"] == [[1, 2, 3, 4, 5, 7], [1, 2, 3, 4, 5, 8]]
+    assert request.body["vllm_xargs"]["radixflow_boundaries"] == [2, 3, 5]
+    assert result.shared_tokens == 5
+
+
+async def test_a_part_that_ends_inside_a_token_ends_before_it() -> None:
+    server = FakeServer()
+    await run(server, document=["Anna lives in Os", "lo. Tom."])
+    [request] = server.requests
+    assert request.body["vllm_xargs"]["radixflow_boundaries"] == [3, 5]
 
 
 async def test_token_ids_and_text_are_joined() -> None:

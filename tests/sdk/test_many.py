@@ -10,7 +10,6 @@ import pytest
 
 from radixflow_sdk import (
     APIConnectionError,
-    BranchedRequest,
     BranchError,
     ClientClosedError,
     GenerationRequest,
@@ -24,20 +23,21 @@ from radixflow_sdk import (
     RateLimitError,
     RequestEnded,
     RetryPolicy,
+    ScoreRequest,
     ScoreResult,
     ServerError,
 )
-from radixflow_sdk._dispatch import DEEP, AdaptiveLimit
-from radixflow_sdk._pipe import BranchEvent, BranchRequest
+from radixflow_sdk._dispatch import BACKLOG_LIMIT, AdaptiveLimit
+from radixflow_sdk._pipe import BranchEvent, GroupRequest
 from radixflow_sdk.testing import FakeServer, FakeTransport
 
 pytestmark = pytest.mark.anyio
 NOW = RetryPolicy(attempts=2, initial=0.0)
 
 
-def asks(count: int) -> Iterator[BranchedRequest]:
+def asks(count: int) -> Iterator[ScoreRequest]:
     return (
-        BranchedRequest(document=str(number), options=["a", "b"])
+        ScoreRequest(document=str(number), options=["a", "b"])
         for number in range(count)
     )
 
@@ -51,7 +51,7 @@ class Backwards(FakeTransport):
         self._inside: list[anyio.Event] = []
         self.most = 0
 
-    async def stream(self, request: BranchRequest) -> AsyncGenerator[BranchEvent, None]:
+    async def stream(self, request: GroupRequest) -> AsyncGenerator[BranchEvent, None]:
         mine = anyio.Event()
         self._inside.append(mine)
         self.most = max(self.most, len(self._inside))
@@ -71,7 +71,7 @@ class Backwards(FakeTransport):
 
 async def test_a_request_is_a_value_that_runs_like_a_call() -> None:
     fake = FakeTransport({"b": -0.1})
-    request = BranchedRequest(document="d", options=["a", "b"], question="Where?")
+    request = ScoreRequest(document="d", options=["a", "b"], question="Where?")
     async with RadixFlowClient(transport=fake) as client:
         ran = await client.run(request)
         called = await client.score_candidates("d", ["a", "b"], question="Where?")
@@ -83,7 +83,7 @@ async def test_a_request_is_a_value_that_runs_like_a_call() -> None:
 @pytest.mark.parametrize(
     ("request_of", "call"),
     [
-        (BranchedRequest, RadixFlowClient.score_candidates),
+        (ScoreRequest, RadixFlowClient.score_candidates),
         (GenerationRequest, RadixFlowClient.generate_branches),
     ],
 )
@@ -116,7 +116,7 @@ async def test_part_of_a_group_can_be_a_result() -> None:
 class Cut(FakeTransport):
     """Answers one branch, and breaks."""
 
-    async def stream(self, request: BranchRequest) -> AsyncGenerator[BranchEvent, None]:
+    async def stream(self, request: GroupRequest) -> AsyncGenerator[BranchEvent, None]:
         async with aclosing(super().stream(request)) as events:
             yield await anext(events)
             yield await anext(events)
@@ -166,10 +166,10 @@ async def test_gathered() -> None:
     assert [outcome.request for outcome in outcomes] == requests
 
 
-async def mixed() -> AsyncGenerator[BranchedRequest, None]:
-    yield BranchedRequest(document="d", options=["a"])
-    yield BranchedRequest(document="d", options=[])
-    yield BranchedRequest(document="d", options=["a", "bad"])
+async def mixed() -> AsyncGenerator[ScoreRequest, None]:
+    yield ScoreRequest(document="d", options=["a"])
+    yield ScoreRequest(document="d", options=[])
+    yield ScoreRequest(document="d", options=["a", "bad"])
 
 
 async def test_a_failed_group_is_an_outcome_like_the_others() -> None:
@@ -194,7 +194,7 @@ async def test_a_failed_group_is_an_outcome_like_the_others() -> None:
 async def test_progress() -> None:
     told: list[Progress] = []
     fake = FakeTransport({"bad": BranchError("gone")})
-    requests = [BranchedRequest(document="d", options=[o]) for o in ("a", "bad")]
+    requests = [ScoreRequest(document="d", options=[o]) for o in ("a", "bad")]
     async with RadixFlowClient(transport=fake) as client:
         await client.score_all(requests, progress=told.append)
         await client.score_all(iter(requests[:1]), progress=told.append)
@@ -208,7 +208,7 @@ async def test_progress() -> None:
 async def test_a_slow_reader_slows_the_work_down() -> None:
     read = 0
 
-    def requests() -> Iterator[BranchedRequest]:
+    def requests() -> Iterator[ScoreRequest]:
         nonlocal read
         for request in asks(10_000):
             read += 1
@@ -242,11 +242,11 @@ async def test_leaving_early_ends_what_is_under_way() -> None:
 
 
 async def test_requests_that_raise_lose_nothing_before_them() -> None:
-    def requests() -> Iterator[BranchedRequest]:
+    def requests() -> Iterator[ScoreRequest]:
         yield from asks(5)
         raise ZeroDivisionError
 
-    got: list[Outcome[BranchedRequest, ScoreResult]] = []
+    got: list[Outcome[ScoreRequest, ScoreResult]] = []
 
     async def read(client: RadixFlowClient, ordered: bool) -> None:
         async with client.score_many(requests(), ordered=ordered) as outcomes:
@@ -376,12 +376,12 @@ def test_a_burst_halves_the_limit_once() -> None:
 
 def test_a_server_with_a_backlog_gets_less_at_a_time() -> None:
     limit = AdaptiveLimit(16)
-    limit.note(ended(backlog=DEEP), now=1.0)
+    limit.note(ended(backlog=BACKLOG_LIMIT), now=1.0)
     assert limit.limit == 16
     for _ in range(3):  # sent before anything was known
-        limit.note(ended(backlog=DEEP + 1, elapsed=0.5), now=1.0)
+        limit.note(ended(backlog=BACKLOG_LIMIT + 1, elapsed=0.5), now=1.0)
     assert limit.limit == 8
-    limit.note(ended(APIConnectionError("x"), backlog=DEEP + 1), now=2.0)
+    limit.note(ended(APIConnectionError("x"), backlog=BACKLOG_LIMIT + 1), now=2.0)
     assert limit.limit == 4
 
 

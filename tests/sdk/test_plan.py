@@ -1,4 +1,5 @@
 import contextlib
+import itertools
 import math
 from typing import Any
 
@@ -7,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radixflow_sdk import InvalidInputError, Template
+from radixflow_sdk._hints import session_id
 from radixflow_sdk._pipe import Message
-from radixflow_sdk._plan import make_plan
+from radixflow_sdk._plan import make_plan, unconditional_plan
 from tests.sdk.wire import plan
 
 
@@ -56,6 +58,42 @@ def test_token_ids_are_taken_as_they_are() -> None:
     assert [branch.content for branch in request.branches] == [(7, 8), " Rome"]
 
 
+@pytest.mark.parametrize("parts", [["a ", "∀b ", "c"], [[1], (2, 3), [4]], ["a"]])
+def test_parts_are_joined_as_they_are(parts: list[Any]) -> None:
+    request = plan(document=parts).request
+    ends = list(itertools.accumulate(map(len, parts)))
+    whole: Any = "".join(parts) if isinstance(parts[0], str) else (1, 2, 3, 4)
+    assert request.document == whole
+    assert list(request.boundaries) == ends[:-1]
+    assert ends[-1] == len(whole)
+
+
+def test_without_parts_there_are_no_boundaries() -> None:
+    chat = [{"role": "user", "content": "D"}]
+    for document in ("text", [1, 2, 3], chat):
+        assert plan(document=document).request.boundaries == ()
+
+
+def test_the_most_parts_are_accepted() -> None:
+    request = plan(document=["x"] * 62).request
+    assert request.boundaries == tuple(range(1, 62))
+
+
+def test_the_group_without_the_document_has_no_parts() -> None:
+    made = plan(document=["a", "b"], unconditional="Answer:")
+    request = unconditional_plan(made, [0]).request
+    assert (request.document, request.boundaries) == ("Answer:", ())
+
+
+def test_parts_and_their_text_are_one_document_to_a_router() -> None:
+    text = session_id(None, "m", "one two")
+    assert session_id(None, "m", ["one ", "two"]) == text
+    assert session_id(None, "m", ["one", "two"]) != text
+    ids = session_id(None, "m", [1, 2, 3])
+    assert session_id(None, "m", [[1], (2, 3)]) == ids
+    assert session_id(None, "m", (1, 2, 3)) == ids
+
+
 @given(st.text(alphabet="{}%$\\ 0ab[]", min_size=1))
 def test_braces_are_never_interpreted(text: str) -> None:
     request = make_plan(text, [text], question=text).request
@@ -100,6 +138,17 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("document[1]", {"document": [1, 2.0]}),
     ("document[1]", {"document": [1, "two"]}),
     ("document[1]", {"document": [{"role": "user", "content": "x"}, 3]}),
+    ("document", {"document": ["x"] * 63}),
+    ("document[1]", {"document": ["a", ""]}),
+    ("document[0]", {"document": [""]}),
+    ("document[1]", {"document": [[1], []]}),
+    ("document[1]", {"document": ["a", [1]]}),
+    ("document[2]", {"document": [[1], [2], "a"]}),
+    ("document[1]", {"document": ["a", 3]}),
+    ("document[1]", {"document": ["a", {"role": "user", "content": "x"}]}),
+    ("document[1]", {"document": ["a", b"b"]}),
+    ("document[1]", {"document": ["a", "\x00"]}),
+    ("document[1][0]", {"document": [[1], [-1]]}),
     ("document[0]", {"document": [{"role": "user"}]}),
     ("document[0].content", {"document": [{"role": "user", "content": None}]}),
     ("document[0].role", {"document": [{"role": "", "content": "x"}]}),

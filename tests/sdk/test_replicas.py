@@ -14,16 +14,16 @@ from radixflow_sdk import (
     APIConnectionError,
     APIError,
     APITimeoutError,
-    BranchedRequest,
     InvalidInputError,
     RadixFlow,
     RadixFlowClient,
     RateLimitError,
     RetryPolicy,
+    ScoreRequest,
     ServerError,
     StreamBrokenError,
 )
-from radixflow_sdk._pipe import BranchRequest
+from radixflow_sdk._pipe import GroupRequest
 from radixflow_sdk._transport import Replicas
 from radixflow_sdk.testing import FakeServer, FakeTransport
 from tests.sdk.wire import plan
@@ -57,7 +57,7 @@ class Ailing(FakeTransport):
             raise self.error
         return await super().models()
 
-    async def stream(self, request: BranchRequest) -> Any:
+    async def stream(self, request: GroupRequest) -> Any:
         if self.error is not None:
             raise self.error
         async for event in super().stream(request):
@@ -202,7 +202,7 @@ async def test_a_killed_server_costs_no_result() -> None:
             task_status.started(url)
             await kill.wait()
 
-    asks = [BranchedRequest(document=str(n), options=["a", "b"]) for n in range(40)]
+    asks = [ScoreRequest(document=str(n), options=["a", "b"]) for n in range(40)]
     with anyio.fail_after(20):
         async with servers[0].listen() as stays, anyio.create_task_group() as tasks:
             urls = [stays, await tasks.start(serve)]

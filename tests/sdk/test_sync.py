@@ -13,15 +13,15 @@ import pytest
 import trio
 
 from radixflow_sdk import (
-    BranchedRequest,
     BranchError,
     ClientClosedError,
     InvalidInputError,
     PartialGroupError,
     RadixFlow,
     RadixFlowClient,
+    ScoreRequest,
 )
-from radixflow_sdk._pipe import BranchEvent, BranchRequest
+from radixflow_sdk._pipe import BranchEvent, GroupRequest
 from radixflow_sdk.testing import FakeTransport
 
 
@@ -132,7 +132,7 @@ class Endless(FakeTransport):
         super().__init__()
         self.left = threading.Event()
 
-    async def stream(self, request: BranchRequest) -> AsyncGenerator[BranchEvent, None]:
+    async def stream(self, request: GroupRequest) -> AsyncGenerator[BranchEvent, None]:
         main = threading.main_thread().ident
         assert main is not None
         await anyio.sleep(0.1)  # it waits for an outcome
@@ -157,9 +157,9 @@ def ctrl_c() -> Iterator[None]:
 def test_an_interrupted_call_leaves_the_server(how: str) -> None:
     def ask() -> None:
         if how == "run":
-            client.run(BranchedRequest(document="d", options=["a"]))
+            client.run(ScoreRequest(document="d", options=["a"]))
         elif how == "score_many":
-            list(client.score_many([BranchedRequest(document="d", options=["a"])]))
+            list(client.score_many([ScoreRequest(document="d", options=["a"])]))
         else:
             list(client.stream_candidates("d", ["a"]))
 
@@ -174,7 +174,7 @@ def test_it_works_inside_a_trio_task() -> None:
     async def main() -> None:
         with RadixFlow(transport=FakeTransport({"b": -0.1})) as client:  # asks a model
             texts = [one.text for one in client.stream_candidates("d", ["a", "b"])]
-            request = BranchedRequest(document="d", options=["a", "b"])
+            request = ScoreRequest(document="d", options=["a", "b"])
             [outcome] = client.score_many([request])
         assert sorted(map(str, texts)) == ["a", "b"]
         assert outcome.unwrap().best.text == "b"

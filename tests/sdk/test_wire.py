@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from radixflow_sdk import InvalidResponseError
-from radixflow_sdk._pipe import BranchRequest, BranchResult, GroupCompleted
+from radixflow_sdk._pipe import BranchResult, GroupCompleted, GroupRequest
 from radixflow_sdk._transport._wire import read_event, read_models
 from tests.sdk.wire import USAGE, completed, ended, failed, plan, started
 
@@ -36,9 +36,9 @@ def test_labels_are_read_in_the_order_sent() -> None:
 
 def test_the_wire_counts_what_was_sent() -> None:
     rest = plan(["a", "b", "c"]).request
-    rest = BranchRequest(
+    rest = GroupRequest(
         **{
-            **{name: getattr(rest, name) for name in BranchRequest.__slots__},
+            **{name: getattr(rest, name) for name in GroupRequest.__slots__},
             "branches": rest.branches[2:],
         }
     )

@@ -59,8 +59,7 @@ def ended(done: int = 2, bad: int = 0, **change: Any) -> dict[str, Any]:
     usage = {
         "prompt_tokens": 12 * done,
         "cached_tokens": 8 * done,
-        "computed_tokens": 4 * done + 8,
-        "producer_tokens": 8,
+        "computed_tokens": 4 * done,
         "rounds": 3,
     }
     return {

@@ -4,7 +4,6 @@ from collections.abc import AsyncGenerator, Generator
 from typing import assert_type
 
 from radixflow_sdk import (
-    BranchedRequest,
     Candidate,
     GeneratedBranch,
     GenerationRequest,
@@ -15,6 +14,7 @@ from radixflow_sdk import (
     RadixFlowClient,
     RetryPolicy,
     ScoredCandidate,
+    ScoreRequest,
     ScoreResult,
     Template,
     Timeouts,
@@ -24,7 +24,7 @@ from radixflow_sdk import (
 from radixflow_sdk.testing import FakeTransport
 
 
-async def stream_of(request: BranchedRequest) -> AsyncGenerator[BranchedRequest, None]:
+async def stream_of(request: ScoreRequest) -> AsyncGenerator[ScoreRequest, None]:
     yield request
 
 
@@ -44,17 +44,19 @@ async def asynchronous() -> None:
         assert_type(stream, AsyncGenerator[ScoredCandidate, None])
         chat = [{"role": "user", "content": "d"}]
         await client.score_candidates(chat, ["a"], template=Template(before_option=""))
-        request = BranchedRequest(document="d", options=["a"], partial="return")
+        await client.score_candidates(["system", "d"], ["a"])
+        await client.generate_branches([[1], [2, 3]], ["a"], max_tokens=1)
+        request = ScoreRequest(document="d", options=["a"], partial="return")
         assert_type(await client.run(request), ScoreResult)
         written = await client.generate_branches("d", ["a", [1]], max_tokens=4)
         assert_type(written, GenerationResult)
         assert_type(written.branches, tuple[GeneratedBranch, ...])
         async with client.score_many([request], ordered=True) as outcomes:
             async for outcome in outcomes:
-                assert_type(outcome, Outcome[BranchedRequest, ScoreResult])
+                assert_type(outcome, Outcome[ScoreRequest, ScoreResult])
                 assert_type(outcome.unwrap(), ScoreResult)
         gathered = await client.score_all(stream_of(request))
-        assert_type(gathered, tuple[Outcome[BranchedRequest, ScoreResult], ...])
+        assert_type(gathered, tuple[Outcome[ScoreRequest, ScoreResult], ...])
         more = GenerationRequest(document="d", branches=["a"], max_tokens=4)
         assert_type(await client.run(more), GenerationResult)
         async with client.generate_many([more]) as texts:
@@ -76,8 +78,8 @@ def blocking() -> None:
         assert_type(client.score_candidates("d", ["a"], normalize="char"), ScoreResult)
         stream = client.stream_candidates("d", ["a"])
         assert_type(stream, Generator[ScoredCandidate, None, None])
-        many = client.score_many([BranchedRequest(document="d", options=["a"])])
-        assert_type(many, Generator[Outcome[BranchedRequest, ScoreResult], None, None])
+        many = client.score_many([ScoreRequest(document="d", options=["a"])])
+        assert_type(many, Generator[Outcome[ScoreRequest, ScoreResult], None, None])
         more = GenerationRequest(document="d", branches=["a"], max_tokens=4)
         assert_type(client.run(more), GenerationResult)
         for text in client.generate_many([more]):

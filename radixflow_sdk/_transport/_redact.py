@@ -56,39 +56,39 @@ class Secrets:
         found = {s for value in _values(self._headers) for s in _spellings(value)}
         return tuple(sorted(found, key=len, reverse=True))
 
-    def cut(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """A text without them."""
         for secret in self._spelled:
             text = _cut(text, secret)
         return text
 
-    def cut_event(self, event: E) -> E:
+    def redact_event(self, event: E) -> E:
         """An event without them in what the server says of itself."""
         if not self._spelled:
             return event
         said = {n: getattr(event, n) for n in _SERVERS_WORDS.get(type(event), ())}
-        shown: dict[str, Any] = {name: self.cut(text) for name, text in said.items()}
+        shown: dict[str, Any] = {name: self.redact(text) for name, text in said.items()}
         return event if shown == said else replace(event, **shown)
 
-    def cut_error(self, error: BaseException) -> None:
+    def redact_error(self, error: BaseException) -> None:
         """Take them out of an error, and of every error behind it."""
         seen: set[int] = set()
         left = [error]
         while left:
             one = left.pop()
             seen.add(id(one))
-            self._cut_one(one)
+            self._redact_one(one)
             for link in ("__cause__", "__context__"):
                 behind = getattr(one, link)
                 if behind is None or id(behind) in seen:
                     continue
-                self._cut_one(behind)
+                self._redact_one(behind)
                 if self._shows(behind):  # its text is not in its `args`
                     setattr(one, link, None)
                 else:
                     left.append(behind)
 
-    def _cut_one(self, error: BaseException) -> None:
+    def _redact_one(self, error: BaseException) -> None:
         args = tuple(self._plain(value) for value in error.args)
         if args != error.args:
             error.args = args
@@ -97,14 +97,14 @@ class Secrets:
 
     def _plain(self, value: T) -> T:
         if isinstance(value, str):
-            return cast(T, self.cut(value))
+            return cast(T, self.redact(value))
         if isinstance(value, bytes | bytearray):
             text = value.decode("latin-1")
-            return cast(T, self.cut(text).encode("latin-1"))
+            return cast(T, self.redact(text).encode("latin-1"))
         return value
 
     def _shows(self, error: BaseException) -> bool:
-        return any(self.cut(text) != text for text in (str(error), repr(error)))
+        return any(self.redact(text) != text for text in (str(error), repr(error)))
 
 
 def _values(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[str]:

@@ -23,7 +23,7 @@ from radixflow_sdk import (
     RawResponse,
     RetryPolicy,
 )
-from radixflow_sdk._transport._secrets import Secrets
+from radixflow_sdk._transport._redact import Secrets
 from tests.sdk import wire
 
 # With a beginning that none of our own words has, and without the mark for a secret.
@@ -188,13 +188,13 @@ KEY = "sk-very-secret-key"
     ],
 )
 def test_what_is_cut_out(said: str, shown: str) -> None:
-    assert Secrets([(b"Authorization", f"Bearer {KEY}".encode())]).cut(said) == shown
+    assert Secrets([(b"Authorization", f"Bearer {KEY}".encode())]).redact(said) == shown
 
 
 def test_what_is_no_secret() -> None:
     headers = [(b"Accept", b"text/plain"), (b"X-Request-ID", b"req-1"), (b"X", b"yes")]
     text = "text/plain req-1 yes"
-    assert Secrets(headers).cut(text) == text
+    assert Secrets(headers).redact(text) == text
 
 
 @given(secret=KEYS, before=st.text(), after=st.text())
@@ -202,7 +202,7 @@ def test_no_surroundings_hide_it(secret: str, before: str, after: str) -> None:
     secrets = Secrets([(b"Authorization", f"Bearer {secret}".encode())])
     said = f"{before}{secret}{after}"
     for text in (said, json.dumps(said), repr(said), repr(json.dumps(said).encode())):
-        found = secrets.cut(text)
+        found = secrets.redact(text)
         assert secret not in found
         assert json.dumps(secret)[1:-1] not in found
 
