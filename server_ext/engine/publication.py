@@ -44,8 +44,8 @@ class PlannedStops:
         return self._stops.get(request_id)
 
     def is_leaf(self, request: Request) -> bool:
-        """Whether a request's chunk leaves nothing in the prefix cache."""
-        return self._stops.get(request.request_id) == 0 and not is_decoding(request)
+        """Whether a request's last planned chunk leaves nothing in the prefix cache."""
+        return self._stops.get(request.request_id) == 0
 
     def publishes(self, request: Request, position: int) -> bool:
         """Whether a checkpoint of exactly `position` tokens is planned now."""
@@ -96,22 +96,27 @@ def publish_planned_stops(manager: KVCacheManager, stops: PlannedStops) -> None:
         MambaManager,
     )
 
+    # Under vLLM's default retention decoding publishes no state either.
+    states_of_outputs = manager.coordinator.retention_interval != 0
     for single in manager.coordinator.single_type_managers:
         if isinstance(single, MambaManager):
             _publish_states(single, stops)
             _read_moved_states_at_once(single)
         elif isinstance(single, FullAttentionManager):
             _keep_keys_inside_blocks(single, stops)
-        _withhold_from_leaves(single, stops)
+            _withhold_from_leaves(single, stops, states_of_outputs)
 
 
-def _withhold_from_leaves(single: Any, stops: PlannedStops) -> None:
-    """A leaf leaves nothing: attention keys without a state serve nobody."""
+def _withhold_from_leaves(
+    single: Any, stops: PlannedStops, states_of_outputs: bool
+) -> None:
+    """A leaf leaves no attention keys: without a state beside them they serve nobody."""
     native = single.cache_blocks
 
     def cache_blocks(request: Request, *args: Any, **options: Any) -> None:
-        if not stops.is_leaf(request):
-            native(request, *args, **options)
+        if stops.is_leaf(request) and not (states_of_outputs and is_decoding(request)):
+            return
+        native(request, *args, **options)
 
     single.cache_blocks = cache_blocks
 
@@ -122,6 +127,8 @@ def _publish_states(single: MambaManager, stops: PlannedStops) -> None:
     Invariant: a recurrent slot holds the state at the last chunk's end in its block.
     Chunks end anywhere here, so the native key of a full block, which promises the
     state at its boundary, may only be given where a chunk ended on that boundary.
+    ``num_cached_block`` moves on past the blocks that were crossed, so that native
+    publication, which takes over when decoding begins, never returns to them.
     """
     native = single.cache_blocks
     size, pool = single.block_size, single.block_pool
