@@ -42,7 +42,11 @@ class StopPlanner:
     # -- the life of a request ---------------------------------------------------
 
     def arrived(
-        self, request: Request, keys: bytes, hints: Hints | None, rank: tuple[float, ...]
+        self,
+        request: Request,
+        keys: bytes,
+        hints: Hints | None,
+        rank: tuple[float, ...],
     ) -> None:
         """Plan for a new request; a streaming session stays native.
 

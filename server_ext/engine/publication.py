@@ -190,9 +190,7 @@ def _read_moved_states_at_once(single: MambaManager) -> None:
     single.allocate_new_blocks = allocate_new_blocks
 
 
-def _keep_keys_inside_blocks(
-    single: FullAttentionManager, stops: PlannedStops
-) -> None:
+def _keep_keys_inside_blocks(single: FullAttentionManager, stops: PlannedStops) -> None:
     """Keep the attention keys of planned stops inside a block.
 
     vLLM drops a block's key when a longer part of the block, or the whole, gets one.

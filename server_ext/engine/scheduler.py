@@ -148,9 +148,7 @@ class RadixFlowScheduler(AsyncScheduler):
             row_tokens=policy.row_tokens or 0,
             round_tokens=policy.round_tokens or 0,
         )
-        return StopPlanner(
-            tree, self.block_size, self._stops, use_hints=policy.hints
-        )
+        return StopPlanner(tree, self.block_size, self._stops, use_hints=policy.hints)
 
     # -- the life of a request -------------------------------------------------
 

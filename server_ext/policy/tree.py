@@ -53,11 +53,13 @@ class Point:
         ends: requests, in any state, whose prompt ends here.
         expected: requests that are expected to resume here beside the waiting ones.
         leader: the request that will compute this prefix first, if any.
+        computed: whether a request has computed this prefix.
         published: whether a checkpoint is believed to be in the cache.
     """
 
     __slots__ = (
         "children",
+        "computed",
         "depth",
         "edge",
         "ends",
@@ -77,6 +79,7 @@ class Point:
         self.ends = 0
         self.expected = 0
         self.leader: Item | None = None
+        self.computed = False
         self.published = False
 
 
@@ -227,6 +230,7 @@ class PrefixTree:
         for point in self._path(place.point):
             if point.depth > end:
                 break
+            point.computed = True
             if point.depth == end and published:
                 point.published = True
                 point.expected = 0
@@ -324,13 +328,13 @@ class PrefixTree:
         if place is None:
             return 0
         ahead = [point for point in self._path(place.point) if point.depth > start]
-        stop = self._planned_stop(item, place, start, ahead)
-        if stop:
-            return stop
-        shares = ahead[0].waiting if ahead else int(place.waits and place.resumes)
-        if self.root.waiting > shares:
-            return 0
-        return next((depth for depth in unplanned if depth > start), 0)
+        sharing = ahead[0].waiting if ahead else self._counts(place)
+        nobody_else_waits = self.root.waiting <= sharing
+        certainty = 1.0 if unplanned and nobody_else_waits else SPECULATION
+        stop = self._planned_stop(item, place, start, ahead, certainty)
+        if not stop and nobody_else_waits:
+            stop = next((depth for depth in unplanned if depth > start), 0)
+        return stop
 
     def has_waiting(self, point: Point) -> bool:
         """Whether a waiting request could resume from a checkpoint at this point."""
@@ -364,7 +368,12 @@ class PrefixTree:
         return self.row_tokens + self.round_tokens / (1 + others)
 
     def _planned_stop(
-        self, item: Item, place: _Place, start: int, ahead: Sequence[Point]
+        self,
+        item: Item,
+        place: _Place,
+        start: int,
+        ahead: Sequence[Point],
+        certainty: float,
     ) -> int:
         mine = self._counts(place)
         open_points = [
@@ -381,26 +390,24 @@ class PrefixTree:
             below_next = below
         parting.reverse()
         if not any(count > 0 for count in parting):
-            return self._speculative_stop(place, start, ())
-        known = [
-            p for p, count in zip(open_points, parting, strict=True) if count > 0
-        ]
-        guess = self._speculative_stop(place, start, known)
+            return self._speculative_stop(place, start, (), certainty)
+        known = [p for p, count in zip(open_points, parting, strict=True) if count > 0]
+        guess = self._speculative_stop(place, start, known, certainty)
         return guess or self._cheapest_stops(open_points, parting, start)
 
     def _speculative_stop(
-        self, place: _Place, start: int, known: Sequence[Point]
+        self, place: _Place, start: int, known: Sequence[Point], certainty: float
     ) -> int:
         """A stop on a long edge of which nobody knows yet where prompts will part.
 
         Taken at the last cache block boundary before the only known point on it,
-        where `SPECULATION` of the tokens saved would pay for the stop.
+        where `certainty` of the tokens saved would pay for the stop.
         """
         if len(known) > 1:
             return 0
         end = known[0].depth if known else place.point.depth
         stop = end // self.block * self.block
-        saved = (stop - start) * self.unit * SPECULATION
+        saved = (stop - start) * self.unit * certainty
         if stop <= start or saved < self.row_tokens + self.round_tokens:
             return 0
         if stop == end and known:
@@ -519,10 +526,14 @@ class PrefixTree:
         child.parent = middle
         middle.waiting = child.waiting
         leader = child.leader
-        if leader is not None and self._places[leader].computed < depth:
+        if child.computed:
+            middle.computed = True
+        elif leader is not None and self._places[leader].computed >= depth:
+            middle.computed = True
+        else:
             middle.leader = leader
-        elif child.waiting == 0:
-            middle.expected = 1  # an ended or running prompt parts here unnoticed
+        if middle.computed:
+            middle.expected = 1  # one request has passed this point unnoticed
         self.points += 1
         return middle
 
