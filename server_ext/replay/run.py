@@ -12,14 +12,14 @@ import heapq
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count, islice
 from typing import Any
 
 from server_ext.api.group import BRANCHES_IN_FLIGHT
-from server_ext.engine.queue import LaneQueue
+from server_ext.engine.queue import PrefixQueue
 from server_ext.hints import MAX_BOUNDARIES, Hints
 from server_ext.replay.cards import Card
 from server_ext.replay.clock import Clock, Device
@@ -339,10 +339,14 @@ class Engine:
             return "tokens", False
         if not len(scheduler.waiting):
             return "queue", False
-        known = self._found_blocked()
+        known = set(scheduler.history[-1].blocked)
         lookups = scheduler.log.counters.lookups
         cause, states, bubble = None, set[bool | None](), False
-        for request in islice(scheduler.waiting, _LOOKED_AT):
+        waiting: Iterable[Any] = scheduler.waiting
+        if isinstance(scheduler.waiting, PrefixQueue) and scheduler.waiting.blocked:
+            states.add(False)
+            waiting = (r for r in waiting if not scheduler._waits_in_bucket(r))
+        for request in islice(waiting, _LOOKED_AT):
             name = request.request_id
             ready, chunk = (False, 0) if name in known else self._state(request, left)
             if name == refused:
@@ -357,30 +361,28 @@ class Engine:
             cause = "chunk" if True in states else blocked
         return cause, bubble
 
-    def _found_blocked(self) -> set[str]:
-        """Who was found BLOCKED in this round, whoever shares its lane included."""
-        waiting = self.scheduler.waiting
-        found = set(self.scheduler.history[-1].blocked)
-        if isinstance(waiting, LaneQueue):
-            lanes = waiting._lanes
-            for lane in lanes._parked:
-                found.update(str(item) for _, item in lanes._lanes.get(lane, ()))
-        return found
-
     def _state(self, request: Any, left: int) -> tuple[bool | None, int]:
-        """Whether a waiting branch is READY (None: held), and its chunk of `left`."""
+        """Whether a waiting branch is READY (None: held), and its chunk of `left`.
+
+        Nothing here may change the plan of the scheduler.  A planned chunk may end
+        anywhere, but fragment deferral keeps it whole.
+        """
         scheduler, name = self.scheduler, request.request_id
         gate = scheduler._gate
         if name in gate and not gate._due(gate._held[name].at, self.clock.now):
             return None, 0
         hit = scheduler._look_up(request)
-        leaf, junction = name in scheduler._leaves, request.shared_prefix_boundary
+        wanted = request.num_tokens - hit[1]
+        chunk = min(wanted, left)
+        planner = scheduler._planner
+        if planner is not None and planner.plans(request):
+            whole = chunk == wanted or not scheduler.policy_preset.frag
+            return scheduler._is_ready(hit), chunk if whole else 0
+        junction = request.shared_prefix_boundary
         request.shared_prefix_boundary = hit[2]
-        chunk = min(request.num_tokens - hit[1], left)
         if scheduler.need_mamba_block_aligned_split:
             chunk = scheduler._mamba_block_aligned_split(request, chunk, hit[1], 0)
         request.shared_prefix_boundary = junction
-        (scheduler._leaves.add if leaf else scheduler._leaves.discard)(name)
         return scheduler._is_ready(hit), chunk
 
     def _watch_allocation(self) -> None:
