@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
-from server_ext.config import MAX_WORTH
+from server_ext.config import MAX_COST
 from server_ext.replay.worker import Cost
 
 __all__ = ["Calibration", "CalibrationError", "Sample", "calibrate", "samples"]
@@ -173,7 +173,7 @@ def _errors(timed: Sequence[Sample], cost: Cost) -> list[float]:
 
 
 def _worth(seconds: float, cost: Cost) -> int:
-    return min(round(seconds / cost.token), MAX_WORTH)
+    return min(round(seconds / cost.token), MAX_COST)
 
 
 def _range(values: Sequence[int]) -> tuple[int, int]:

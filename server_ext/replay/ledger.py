@@ -13,14 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from server_ext.replay.cards import Card
+from server_ext.replay.ends import CAUSES
 from server_ext.replay.policies import Arm
 from server_ext.replay.trace import Group, Trace, spans
 
-__all__ = ["CAUSES", "Ledger", "Outcome", "Row", "quantile"]
-
-CAUSES = ("rows", "tokens", "queue", "held", "blocked", "chunk", "memory")
-"""What ends a round: full rows; the token budget; nobody waits; who waits is held, or
-BLOCKED; the next READY branch can take no whole chunk of the tokens left; no blocks."""
+__all__ = ["Ledger", "Outcome", "Row", "quantile"]
 
 
 @dataclass(slots=True)

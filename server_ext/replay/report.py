@@ -16,8 +16,9 @@ from string import Template
 from typing import Any
 
 from server_ext.replay.cards import CARDS
+from server_ext.replay.ends import CAUSES
 from server_ext.replay.grid import Folder
-from server_ext.replay.ledger import CAUSES, quantile
+from server_ext.replay.ledger import quantile
 from server_ext.replay.policies import ARMS
 from server_ext.replay.timeline import Lane, timeline_figure
 from server_ext.replay.trace import REGIMES

@@ -167,7 +167,7 @@ def cache_layout(shape: Shape, *, mode: str = "align") -> KVCacheConfig:
 def make_scheduler(
     card: Card, arm: Arm, *, asynchronous: bool = False
 ) -> RadixFlowScheduler:
-    """The scheduler of one arm on one card, with an empty cache.
+    """The scheduler of one arm on one card, with an empty cache and a GPU's costs.
 
     Args:
         card: model, memory and bounds.
@@ -175,7 +175,8 @@ def make_scheduler(
         asynchronous: plan a round while the last one runs.
     """
     shape = Shape.of(card, fine=arm.fine)
-    return make_served_scheduler(shape, arm.policy, asynchronous=asynchronous)
+    policy = arm.policy.on("cuda")
+    return make_served_scheduler(shape, policy, asynchronous=asynchronous)
 
 
 def make_served_scheduler(

@@ -15,16 +15,20 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import count, islice
+from itertools import count
 from typing import Any
 
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.outputs import ModelRunnerOutput
+
 from server_ext.api.group import BRANCHES_IN_FLIGHT
-from server_ext.engine.queue import LaneQueue
 from server_ext.hints import MAX_BOUNDARIES, Hints
 from server_ext.replay.cards import Card
 from server_ext.replay.clock import Clock, Device
+from server_ext.replay.ends import RoundEnds
 from server_ext.replay.keys import Keys
 from server_ext.replay.ledger import Ledger, Outcome
+from server_ext.replay.loop import EngineLoop
 from server_ext.replay.policies import Arm
 from server_ext.replay.rig import make_request, make_scheduler, model_output, wire
 from server_ext.replay.trace import Group, Trace
@@ -76,7 +80,7 @@ def replay(
         cost=cost or card.cost,
         asynchronous=asynchronous,
         ledger=Ledger(keep_rounds, rows=card.rows, budget=card.token_budget),
-        look_on=look_on and not asynchronous,
+        look_on=look_on,
         progress=progress,
     )
     with _no_collector():
@@ -123,9 +127,9 @@ class Engine:
     _sessions: dict[int, deque[Group]] = field(default_factory=dict)
     _open: dict[str, _Sent] = field(default_factory=dict)
     _owner: dict[str, tuple[_Sent, int]] = field(default_factory=dict)
-    _flying: deque[tuple[Any, Any, float]] = field(default_factory=deque)
+    _round_ends: deque[float] = field(default_factory=deque)
     _order: Iterator[int] = field(default_factory=count)
-    _refused: str | None = None
+    _pauses: int = 0
 
     def __post_init__(self) -> None:
         self.scheduler = make_scheduler(
@@ -133,8 +137,15 @@ class Engine:
         )
         self.scheduler.clock = self.clock
         self.scheduler.sleep = self.clock.sleep
-        if self.look_on:
-            self._watch_allocation()
+        self.loop = EngineLoop(
+            self.scheduler,
+            self._execute,
+            asynchronous=self.asynchronous,
+            before=self._wait_for_device,
+            after=self._deliver,
+        )
+        watched = self.look_on and not self.asynchronous
+        self.ends = RoundEnds(self.scheduler, self.clock) if watched else None
         self.unit = self.scheduler.hash_block_size
         self.keys = Keys(self.unit)
         self.hinted = self.arm.hints and self.card.layout.recurrent > 0
@@ -161,19 +172,12 @@ class Engine:
     def run(self) -> Outcome:
         """Run until nothing is left; the ledger's figures."""
         began = time.perf_counter()
-        idle = 0
-        while self._due or self._open or self._flying:
+        while self._due or self._open or self.loop.in_flight:
             self._receive()
-            if not self.scheduler.has_requests() and not self._flying:
+            if self.loop.busy:
+                self.loop.step()
+            else:
                 self.clock.reach(self._due[0][0])
-                continue
-            worked = self._step()
-            idle = 0 if worked else idle + 1
-            if idle > _STUCK:
-                raise ReplayError(
-                    f"{self.arm.name}: nothing ran for {_STUCK} turns, "
-                    f"{len(self._open)} groups are open"
-                )
         return self.ledger.outcome(
             trace=self.trace,
             card=self.card,
@@ -186,58 +190,50 @@ class Engine:
             asynchronous=self.asynchronous,
         )
 
-    def _step(self) -> bool:
-        """One turn; false where nothing could run and a pause was made."""
-        dispatched = False
-        if self.scheduler.has_requests():
-            dispatched = self._dispatch()
-            ahead = self.asynchronous and dispatched and len(self._flying) < 2
-            if ahead:
-                return True
-        if self._flying:
-            self._process()
-            return True
-        return dispatched
-
-    def _dispatch(self) -> bool:
-        """Plan a round and hand it to the device."""
-        planned = self.scheduler.schedule()
+    def _execute(self, planned: SchedulerOutput) -> ModelRunnerOutput:
+        """Hand a round to the device."""
         scheduled = planned.num_scheduled_tokens
-        if not scheduled:
-            self._deliver(
-                self.scheduler.update_from_output(
-                    planned, model_output(self.scheduler, planned)
-                )
+        end = self.clock.now
+        if scheduled:
+            self.clock.sleep(self.cost.planning(len(scheduled)))
+            pairs = self._note(planned)
+            seconds = self.cost.device(
+                planned.total_num_scheduled_tokens, len(scheduled), pairs
             )
-            if not self._flying:
-                self._pause()
-            return False
-        self.clock.sleep(self.cost.planning(len(scheduled)))
-        pairs = self._note(planned)
-        seconds = self.cost.device(
-            planned.total_num_scheduled_tokens, len(scheduled), pairs
-        )
-        start, end = self.device.run(self.clock.now, seconds)
-        ended, bubble = self._ended(planned) if self.look_on else (None, False)
-        self.ledger.round(
-            start=start,
-            end=end,
-            scheduled=scheduled,
-            blocked=self.scheduler.history[-1].blocked,
-            waiting=len(self.scheduler.waiting),
-            ended=ended,
-            bubble=bubble,
-        )
-        self._flying.append((planned, model_output(self.scheduler, planned), end))
-        return True
+            start, end = self.device.run(self.clock.now, seconds)
+            ended, bubble = self.ends.of(planned) if self.ends else (None, False)
+            self.ledger.round(
+                start=start,
+                end=end,
+                scheduled=scheduled,
+                blocked=self.scheduler.history[-1].blocked,
+                waiting=len(self.scheduler.waiting),
+                ended=ended,
+                bubble=bubble,
+            )
+        self._round_ends.append(end)
+        return model_output(self.scheduler, planned)
 
-    def _process(self) -> None:
-        """Wait for the oldest round and read its output."""
-        planned, output, end = self._flying.popleft()
-        self.clock.reach(end)
-        self._deliver(self.scheduler.update_from_output(planned, output))
+    def _wait_for_device(self) -> None:
+        self.clock.reach(self._round_ends.popleft())
+
+    def _deliver(self, planned: SchedulerOutput, outputs: Any) -> None:
+        for answers in outputs.values():
+            for answer in answers.outputs:
+                if answer.finish_reason is not None:
+                    self._finished(answer.request_id)
+        if planned.num_scheduled_tokens:
+            self._pauses = 0
+        elif not any(other.num_scheduled_tokens for other, _ in self.loop.in_flight):
+            self._pause()
 
     def _pause(self) -> None:
+        self._pauses += 1
+        if self._pauses > _STUCK:
+            raise ReplayError(
+                f"{self.arm.name}: nothing ran for {_STUCK} turns, "
+                f"{len(self._open)} groups are open"
+            )
         until = self.clock.now + _PAUSE
         if self._due:
             until = max(self.clock.now, min(until, self._due[0][0]))
@@ -258,12 +254,6 @@ class Engine:
         for name, tokens in planned.num_scheduled_tokens.items():
             pairs += attended_pairs(self.ledger.computed(name, tokens), tokens)
         return pairs
-
-    def _deliver(self, outputs: Any) -> None:
-        for answers in outputs.values():
-            for answer in answers.outputs:
-                if answer.finish_reason is not None:
-                    self._finished(answer.request_id)
 
     # -- a group -------------------------------------------------------------------
 
@@ -320,81 +310,3 @@ class Engine:
             self.progress(done)
         if group.session is not None:
             self._next_of(self._sessions[group.session])
-
-    # -- why a round ended -----------------------------------------------------------
-
-    def _ended(self, planned: Any) -> tuple[str, bool]:
-        """What ended the scan of a planned round, and whether it left a bubble.
-
-        A bubble: rows and tokens are left, and an arrived branch is READY whose next
-        chunk the tokens left would hold.  Where memory ran out, whether it would have
-        fitted there too is not known; it is counted, under its cause.
-        """
-        scheduler = self.scheduler
-        refused, self._refused = self._refused, None
-        left = self.card.token_budget - planned.total_num_scheduled_tokens
-        if len(scheduler.running) >= self.card.rows:
-            return "rows", False
-        if left <= 0:
-            return "tokens", False
-        if not len(scheduler.waiting):
-            return "queue", False
-        known = self._found_blocked()
-        lookups = scheduler.log.counters.lookups
-        cause, states, bubble = None, set[bool | None](), False
-        for request in islice(scheduler.waiting, _LOOKED_AT):
-            name = request.request_id
-            ready, chunk = (False, 0) if name in known else self._state(request, left)
-            if name == refused:
-                cause = "memory" if ready else "blocked"
-            states.add(ready)
-            bubble = bubble or bool(ready and chunk)
-            if bubble and (cause or refused is None):
-                break
-        scheduler.log.counters.lookups = lookups
-        if cause is None:
-            blocked = "blocked" if False in states else "held"
-            cause = "chunk" if True in states else blocked
-        return cause, bubble
-
-    def _found_blocked(self) -> set[str]:
-        """Who was found BLOCKED in this round, whoever shares its lane included."""
-        waiting = self.scheduler.waiting
-        found = set(self.scheduler.history[-1].blocked)
-        if isinstance(waiting, LaneQueue):
-            lanes = waiting._lanes
-            for lane in lanes._parked:
-                found.update(str(item) for _, item in lanes._lanes.get(lane, ()))
-        return found
-
-    def _state(self, request: Any, left: int) -> tuple[bool | None, int]:
-        """Whether a waiting branch is READY (None: held), and its chunk of `left`."""
-        scheduler, name = self.scheduler, request.request_id
-        gate = scheduler._gate
-        if name in gate and not gate._due(gate._held[name].at, self.clock.now):
-            return None, 0
-        hit = scheduler._look_up(request)
-        leaf, junction = name in scheduler._leaves, request.shared_prefix_boundary
-        request.shared_prefix_boundary = hit[2]
-        chunk = min(request.num_tokens - hit[1], left)
-        if scheduler.need_mamba_block_aligned_split:
-            chunk = scheduler._mamba_block_aligned_split(request, chunk, hit[1], 0)
-        request.shared_prefix_boundary = junction
-        (scheduler._leaves.add if leaf else scheduler._leaves.discard)(name)
-        return scheduler._is_ready(hit), chunk
-
-    def _watch_allocation(self) -> None:
-        """Note the last request of a round that was refused blocks."""
-        manager = self.scheduler.kv_cache_manager
-        native = manager.allocate_slots
-
-        def allocate_slots(request: Any, *args: Any, **options: Any) -> Any:
-            blocks = native(request, *args, **options)
-            self._refused = request.request_id if blocks is None else None
-            return blocks
-
-        manager.allocate_slots = allocate_slots
-
-
-_LOOKED_AT = 32
-"""Waiting branches that are looked at to find out why a round ended."""

@@ -15,14 +15,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from server_ext.config import Policy
 from server_ext.hints import Hints
 from server_ext.recording import KEY
-
-if TYPE_CHECKING:
-    from server_ext.replay.rig import Shape
 
 __all__ = [
     "Recording",
@@ -331,102 +328,94 @@ def replay_recording(
     Raises:
         RecordingError: the scheduler hangs on it.
     """
-    from server_ext.replay.rig import Shape, make_served_scheduler
-
-    shape = Shape(**recording.shape)  # type: ignore[arg-type]
-    run = _Run(recording, policy or recording.policy, shape)
-    return run.run(make_served_scheduler)
+    return _Run(recording, policy or recording.policy).run()
 
 
 class _Run:
-    def __init__(self, recording: Recording, policy: Policy, shape: Shape) -> None:
+    def __init__(self, recording: Recording, policy: Policy) -> None:
+        from server_ext.replay.loop import EngineLoop
+        from server_ext.replay.rig import Shape, make_served_scheduler
+
+        shape = Shape(**recording.shape)  # type: ignore[arg-type]
+        asynchronous = recording.asynchronous
         self.recording = recording
-        self.policy = policy
-        self.shape = shape
         self.now = 0.0
         self.rounds: list[ServedRound] = []
-        self.keys: dict[str, tuple[bytes, ...]] = {}
         self.due = deque(recording.requests)
-
-    def run(self, make: Any) -> tuple[ServedRound, ...]:
-        self.scheduler = make(
-            self.shape, self.policy, asynchronous=self.recording.asynchronous
-        )
+        self._unit = shape.unit
+        self._keys: dict[str, tuple[bytes, ...]] = {}
+        self._pauses = 0
+        self.scheduler = make_served_scheduler(shape, policy, asynchronous=asynchronous)
         self.scheduler.clock = lambda: self.now
         self.scheduler.sleep = self._sleep
-        flying: deque[tuple[Any, Any]] = deque()
-        idle = 0
-        while self.due or self.scheduler.has_requests() or flying:
-            self._receive(idle=not self.scheduler.has_requests() and not flying)
-            idle = 0 if self._turn(flying) else idle + 1
-            if idle > _TURNS:
-                raise RecordingError(
-                    f"nothing ran for {_TURNS} turns after round {len(self.rounds)}"
-                )
+        self.loop = EngineLoop(
+            self.scheduler, self._execute, asynchronous=asynchronous, after=self._after
+        )
+
+    def run(self) -> tuple[ServedRound, ...]:
+        while self.due or self.loop.busy:
+            self._receive()
+            served = self.recording.rounds
+            if len(self.rounds) < len(served):
+                self.now = max(self.now, served[len(self.rounds)].at)
+            self.loop.step()
         return tuple(self.rounds)
 
     def _sleep(self, seconds: float) -> None:
         self.now += seconds
 
-    def _receive(self, *, idle: bool) -> None:
+    def _receive(self) -> None:
         """Take what came before the next round; an idle engine waits for the next."""
         planned = self.recording.after + len(self.rounds)
-        if idle and self.due:
+        if self.due and not self.loop.busy:
             planned = max(planned, self.due[0].after)
         while self.due and self.due[0].after <= planned:
             request = self.due.popleft()
             self.now = max(self.now, request.at)
             self._add(request)
 
-    def _turn(self, flying: deque[tuple[Any, Any]]) -> bool:
+    def _execute(self, planned: Any) -> Any:
         from server_ext.replay.rig import model_output
 
-        if self.scheduler.has_requests():
-            if len(self.rounds) < len(self.recording.rounds):
-                self.now = max(self.now, self.recording.rounds[len(self.rounds)].at)
-            planned = self.scheduler.schedule()
-            output = model_output(self.scheduler, planned)
-            worked = bool(planned.num_scheduled_tokens)
-            if worked:
-                self._note(planned)
-                flying.append((planned, output))
-                if self.recording.asynchronous and len(flying) < 2:
-                    return True
-            else:
-                self.scheduler.update_from_output(planned, output)
-                if not flying:
-                    self._sleep(0.001)
-                    return False
-        if flying:
-            self.scheduler.update_from_output(*flying.popleft())
-        return True
-
-    def _note(self, planned: Any) -> None:
-        self.rounds.append(
-            ServedRound(
-                number=self.recording.after + len(self.rounds) + 1,
-                at=self.now,
-                waiting=self.scheduler.history[-1].waiting,
-                scheduled=dict(planned.num_scheduled_tokens),
+        if planned.num_scheduled_tokens:
+            self.rounds.append(
+                ServedRound(
+                    number=self.recording.after + len(self.rounds) + 1,
+                    at=self.now,
+                    waiting=self.scheduler.history[-1].waiting,
+                    scheduled=dict(planned.num_scheduled_tokens),
+                )
             )
-        )
+        return model_output(self.scheduler, planned)
+
+    def _after(self, planned: Any, _answers: Any) -> None:
+        """An engine that found nothing to run pauses."""
+        if planned.num_scheduled_tokens:
+            self._pauses = 0
+        elif not self.loop.in_flight:
+            self._sleep(0.001)
+            self._pauses += 1
+        if self._pauses > _TURNS:
+            raise RecordingError(
+                f"nothing ran for {_TURNS} turns after round {len(self.rounds)}"
+            )
 
     def _add(self, request: Request) -> None:
         from server_ext.replay.rig import make_request, wire
 
-        whole = request.tokens // self.shape.unit
-        common = self.keys[request.like][: request.shared] if request.like else ()
+        whole = request.tokens // self._unit
+        common = self._keys[request.like][: request.shared] if request.like else ()
         own = (
             hashlib.blake2b(f"{request.name}|{i}".encode(), digest_size=16).digest()
             for i in range(request.shared, whole)
         )
-        keys = self.keys[request.name] = (*common, *own)
+        keys = self._keys[request.name] = (*common, *own)
         self.scheduler.add_request(
             make_request(
                 request.name,
                 request.tokens,
                 keys,
-                self.shape.unit,
+                self._unit,
                 arrival=request.at,
                 extra_args=None if request.hints is None else wire(request.hints),
                 reads_cache=request.reads_cache,

@@ -97,9 +97,6 @@ def test_every_prompt_token_is_computed_or_read() -> None:
         assert computed == pytest.approx(figures["tokens"])
 
 
-@pytest.mark.skipif(
-    not hasattr(ARMS["tree"].policy, "tree"), reason="until the policy finds points"
-)
 def test_hints_recompute_less_and_never_more_than_a_unit_a_branch() -> None:
     native = replay(backlog(), NINE, ARMS["radix-0.33"]).figures
     ours = replay(backlog(), NINE, ARMS["radixflow+"]).figures

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("plotly", reason="the report needs the extra 'replay'")
 
 from server_ext.replay import main
-from server_ext.replay.ledger import CAUSES
+from server_ext.replay.ends import CAUSES
 from server_ext.replay.report import COLUMNS, formatted
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
