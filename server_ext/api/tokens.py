@@ -16,7 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from server_ext.api.protocol import MAX_BOUNDARIES, BranchesRequest, RequestRefused
+from server_ext.api.protocol import (
+    MAX_BOUNDARIES,
+    BranchesRequest,
+    RequestRefused,
+    context_too_long,
+    shortened,
+)
 
 __all__ = ["BranchPrompt", "Context", "GroupPrompts", "Tokenizer", "group_prompts"]
 
@@ -229,7 +235,8 @@ def _joint_context(
             raise RequestRefused(
                 422,
                 "invalid_request",
-                f"document.messages: the model's chat template refused them: {error}",
+                "document.messages: the model's chat template refused them: "
+                f"{str(error)[:200]}",
                 "document.messages",
             ) from error
         # The template speaks for itself: it writes the BOS where the model wants one.
@@ -319,9 +326,9 @@ def _label_id(
             raise RequestRefused(
                 422,
                 "label_not_one_token",
-                f"labels.{number}: {label!r} is not exactly one token of its own after "
-                f"every branch (it gives {len(after)}): choose a label that is one "
-                "token there, or give its token id",
+                f"labels.{number}: {shortened(label)} is not exactly one token of its "
+                f"own after every branch (it gives {len(after)}): choose a label that "
+                "is one token there, or give its token id",
                 f"labels.{number}",
             )
         found.add(after[0])
@@ -366,13 +373,7 @@ def _check_branch(index: int, branch: BranchPrompt, limit: int) -> None:
             "document",
         )
     if len(branch) > limit:
-        raise RequestRefused(
-            422,
-            "context_too_long",
-            f"{field}: the prompt has {len(branch)} tokens and the model takes {limit} "
-            "beside the one it generates: shorten the document or the branch",
-            field,
-        )
+        raise context_too_long(field, f"the prompt has {len(branch)} tokens", limit)
 
 
 def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
