@@ -7,6 +7,7 @@ that a request is well-formed and bounded; whether it fits the model is `tokens`
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Annotated, Any, Literal, LiteralString
 
@@ -24,13 +25,17 @@ from pydantic_core import PydanticCustomError
 __all__ = ["BranchesRequest", "RequestRefused", "parse_request"]
 
 MAX_BRANCHES = 4096
+MAX_MESSAGES = 4096
 MAX_LABELS = 64
 MAX_BOUNDARIES = 62
 """The server adds the document's end and the end of what all branches share."""
 MAX_TOKEN_ID = 2**31 - 1
+MAX_SHOWN = 60
+"""Characters of a key or value that an error shows."""
 GROUP_ID = r"^[A-Za-z0-9._:-]{1,128}$"
 
 TokenId = Annotated[int, Field(strict=True, ge=0, le=MAX_TOKEN_ID)]
+TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 Length = Annotated[int, Field(strict=True, ge=1, le=MAX_TOKEN_ID)]
 LabelText = Annotated[str, Field(strict=True, min_length=1)]
 Label = Annotated[
@@ -71,6 +76,16 @@ class RequestRefused(ValueError):
 class _Wire(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _no_unknown_field(cls, data: object) -> object:
+        """Fail at the first one, where pydantic would make an error of each."""
+        if isinstance(data, dict):
+            for key in data:
+                if key not in cls.model_fields:
+                    raise _wrong(key, "unknown field")
+        return data
+
 
 class Message(_Wire):
     """One chat message."""
@@ -87,11 +102,16 @@ class Document(_Wire):
     """
 
     text: str | None = None
-    token_ids: Annotated[list[TokenId], Field(min_length=1)] | None = None
-    messages: Annotated[list[Message], Field(min_length=1, max_length=4096)] | None = (
-        None
-    )
-    boundaries: Annotated[list[Length], Field(max_length=MAX_BOUNDARIES)] | None = None
+    token_ids: TokenIds | None = None
+    messages: (
+        Annotated[
+            list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
+        ]
+        | None
+    ) = None
+    boundaries: (
+        Annotated[list[Length], Field(max_length=MAX_BOUNDARIES, fail_fast=True)] | None
+    ) = None
 
     @model_validator(mode="after")
     def _one_form(self) -> Document:
@@ -113,7 +133,7 @@ class Branch(_Wire):
     """What follows the document and question, as text or token ids."""
 
     text: Annotated[str, Field(min_length=1)] | None = None
-    token_ids: Annotated[list[TokenId], Field(min_length=1)] | None = None
+    token_ids: TokenIds | None = None
 
     @model_validator(mode="after")
     def _one_form(self) -> Branch:
@@ -128,10 +148,15 @@ class BranchesRequest(_Wire):
     model: str | None = None
     document: Document
     question: str | None = None
-    branches: Annotated[list[Branch], Field(min_length=1, max_length=MAX_BRANCHES)]
+    branches: Annotated[
+        list[Branch], Field(min_length=1, max_length=MAX_BRANCHES, fail_fast=True)
+    ]
     scoring: Literal["likelihood", "label"] = "likelihood"
     labels: (
-        Annotated[list[Label], Field(min_length=1, max_length=MAX_LABELS)] | None
+        Annotated[
+            list[Label], Field(min_length=1, max_length=MAX_LABELS, fail_fast=True)
+        ]
+        | None
     ) = None
     group_id: Annotated[str, Field(pattern=GROUP_ID)] | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None
@@ -149,12 +174,16 @@ class BranchesRequest(_Wire):
 
 
 def _wrong(field: str, message: LiteralString) -> PydanticCustomError:
-    """What is wrong between fields, told of the one to mend."""
-    return PydanticCustomError(field, message)
+    """An error between the fields of an object, reported at one of them."""
+    return PydanticCustomError("at_field", message, {"field": field})
 
 
-def parse_request(body: bytes) -> BranchesRequest:
+def parse_request(body: bytes, *, limit: int = MAX_TOKEN_ID) -> BranchesRequest:
     """Read a request from its JSON.
+
+    Args:
+        body: JSON in one of Unicode's encodings.
+        limit: most tokens of a prompt.
 
     Raises:
         RequestRefused: 400 for bytes that are not clean JSON, 422 for the first field
@@ -172,10 +201,11 @@ def parse_request(body: bytes) -> BranchesRequest:
         raise RequestRefused(
             400,
             "invalid_json",
-            f"{path or 'the body'} has a NUL character or a lone surrogate, which no "
-            "tokenizer takes: remove it",
-            path or None,
+            f"{dotted(path) or 'the body'} has a NUL character or a lone surrogate, "
+            "which no tokenizer takes: remove it",
+            dotted(path) or None,
         )
+    _check_lengths(data, limit)
     try:
         return BranchesRequest.model_validate(data)
     except ValidationError as error:
@@ -183,7 +213,6 @@ def parse_request(body: bytes) -> BranchesRequest:
 
 
 _MESSAGES = {
-    "extra_forbidden": "unknown field",
     "model_type": "an object is wanted here",
     "missing": "the field is missing",
 }
@@ -191,49 +220,82 @@ _MESSAGES = {
 
 
 def _refusal(error: ValidationError) -> RequestRefused:
-    first = error.errors(include_url=False, include_context=False)[0]
-    kind, value = first["type"], first.get("input")
-    path = _path(kind, first["loc"])
-    field = ".".join(map(str, path)) or None
+    # A list fails at its first error and an object at its first unknown key, so there
+    # are a few errors at most.
+    first = error.errors(include_url=False)[0]
+    kind, value, place = first["type"], first["input"], first["loc"]
+    # Behind a label, pydantic names the kind that it tried.
+    path = place[:2] if place[:1] == ("labels",) else place
+    if kind == "at_field":
+        path = (*path, first["ctx"]["field"])
+    field = dotted(path) or None
     message = _MESSAGES.get(kind, first["msg"].removeprefix("Value error, "))
-    shown = "" if isinstance(value, dict | list) else f" (got {_short(value)})"
+    value_text = "" if isinstance(value, dict | list) else f" (got {shortened(value)})"
     beyond = kind in ("greater_than_equal", "less_than_equal")
     is_token = path[:1] == ("labels",) or path[-2:-1] == ("token_ids",)
     code = "token_out_of_range" if beyond and is_token else "invalid_request"
-    return RequestRefused(422, code, f"{field or 'body'}: {message}{shown}", field)
+    return RequestRefused(422, code, f"{field or 'body'}: {message}{value_text}", field)
 
 
-def _path(kind: str, place: tuple[int | str, ...]) -> tuple[int | str, ...]:
-    """The data's own path: behind a label pydantic names the kind that it tried."""
-    if kind in BranchesRequest.model_fields or kind in Document.model_fields:
-        return (*place, kind)
-    return place[:2] if place[:1] == ("labels",) else place
+def dotted(path: Iterable[int | str]) -> str:
+    """A path into the request as errors name it, each key shortened."""
+    return ".".join(
+        key if len(key) <= MAX_SHOWN else key[: MAX_SHOWN - 3] + "..."
+        for key in map(str, path)
+    )
 
 
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def shortened(value: object) -> str:
+    """`value` as an error shows it, whatever its length."""
+    text = repr(value[: MAX_SHOWN + 1] if isinstance(value, str) else value)
+    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
 
 
-def _unclean(data: object) -> str | None:
-    """Path of the first string with a NUL or a lone surrogate, '' for the root."""
-    stack: list[tuple[str, object]] = [("", data)]
-    while stack:
-        path, value = stack.pop()
-        if isinstance(value, str):
-            if "\0" in value or not _encodable(value):
-                return path
-        elif isinstance(value, dict):
-            for key, inner in reversed(value.items()):
-                if not _encodable(key):
-                    return path
-                stack.append((f"{path}.{key}".lstrip("."), inner))
-        elif isinstance(value, list):
-            stack.extend(
-                (f"{path}.{index}".lstrip("."), inner)
-                for index, inner in reversed(list(enumerate(value)))
-                if isinstance(inner, str | dict | list)
-            )
+def _check_lengths(data: object, limit: int) -> None:
+    """Refuse lists of token ids that cannot fit before each of their ids is checked."""
+    if not isinstance(data, dict):
+        return
+    branches = data.get("branches")
+    branches = branches[:MAX_BRANCHES] if isinstance(branches, list) else []
+    for index, holder in enumerate([data.get("document"), *branches], start=-1):
+        ids = holder.get("token_ids") if isinstance(holder, dict) else None
+        if isinstance(ids, list) and len(ids) > limit:
+            field = "document" if index < 0 else f"branches.{index}"
+            raise context_too_long(field, f"it has {len(ids)} tokens", limit)
+
+
+def context_too_long(field: str, what: str, limit: int) -> RequestRefused:
+    """The refusal of a prompt that the model cannot take."""
+    return RequestRefused(
+        422,
+        "context_too_long",
+        f"{field}: {what} and the model takes {limit} beside the one it generates: "
+        "shorten the document or the branch",
+        field,
+    )
+
+
+def _unclean(data: object) -> list[int | str] | None:
+    """Path to the first string with a NUL or a lone surrogate, [] for the root.
+
+    It walks the data without a copy of any level of it.
+    """
+    path: list[int | str] = []
+    levels: list[Iterator[tuple[int | str, object]]] = [iter([("", data)])]
+    while levels:
+        for key, value in levels[-1]:
+            if isinstance(key, str) and not _encodable(key):
+                return path[1:]
+            if isinstance(value, str) and ("\0" in value or not _encodable(value)):
+                return [*path, key][1:]
+            if isinstance(value, dict | list):
+                path.append(key)
+                inner = value.items() if isinstance(value, dict) else enumerate(value)
+                levels.append(iter(inner))
+                break
+        else:
+            levels.pop()
+            del path[-1:]
     return None
 
 

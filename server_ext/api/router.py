@@ -24,7 +24,12 @@ from server_ext import __version__
 from server_ext.api.body import read_body
 from server_ext.api.group import Group
 from server_ext.api.progress import Groups
-from server_ext.api.protocol import BranchesRequest, RequestRefused, parse_request
+from server_ext.api.protocol import (
+    BranchesRequest,
+    RequestRefused,
+    parse_request,
+    shortened,
+)
 from server_ext.api.server import Server
 from server_ext.api.tokens import GroupPrompts, group_prompts
 from server_ext.perfetto import chrome_trace
@@ -34,7 +39,7 @@ __all__ = ["router"]
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 RANK = re.compile(r"[0-9]{1,9}")
 MAX_BODY = 64 * 1024 * 1024
-LARGE_BODY = 1024 * 1024
+LARGE_BODY = 64 * 1024
 """Bytes from which a body is read in a thread."""
 MAX_POLICY_BODY = 4096
 BODY_SECONDS = 60.0
@@ -153,9 +158,9 @@ async def _request(server: Server, http: Request) -> BranchesRequest:
     whole time: other requests wait for a part of it, about 25 ms a MiB of token ids.
     """
     body = await read_body(http, most=MAX_BODY, seconds=BODY_SECONDS)
+    read = functools.partial(parse_request, body, limit=server.prompt_limit)
     if len(body) <= LARGE_BODY:
-        return parse_request(body)
-    read = functools.partial(parse_request, body)
+        return read()
     return await anyio.to_thread.run_sync(read, limiter=server.encoders)
 
 
@@ -186,8 +191,8 @@ def _rank(given: str | None, ranks: int) -> int | None:
         raise RequestRefused(
             422,
             "invalid_request",
-            f"X-data-parallel-rank: {given[:20]!r} is not one of this server's ranks "
-            f"0 to {ranks - 1}",
+            f"X-data-parallel-rank: {shortened(given)} is not one of this server's "
+            f"ranks 0 to {ranks - 1}",
             "X-data-parallel-rank",
         )
     return int(given)

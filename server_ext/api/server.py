@@ -17,7 +17,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from server_ext.api.group import Load, Route
 from server_ext.api.progress import Groups
-from server_ext.api.protocol import BranchesRequest, RequestRefused
+from server_ext.api.protocol import BranchesRequest, RequestRefused, shortened
 from server_ext.api.tokens import GroupPrompts
 from server_ext.config import POLICIES
 
@@ -107,7 +107,7 @@ class Server:
             raise RequestRefused(
                 404,
                 "model_not_found",
-                f"model {request.model!r} is not served here: use one of "
+                f"model {shortened(request.model)} is not served here: use one of "
                 f"{', '.join(self.models)}",
                 "model",
             )
@@ -173,7 +173,8 @@ class Server:
             raise RequestRefused(
                 422,
                 "invalid_request",
-                f"name: {name!r} is no policy: choose one of {', '.join(POLICIES)}",
+                f"name: {shortened(name)} is no policy: choose one of "
+                f"{', '.join(POLICIES)}",
                 "name",
             )
         if not self.route.ours:

@@ -1,58 +1,38 @@
-"""The token boundary: from texts to each branch's prompt, the document encoded once.
+"""From a request's texts to the prompt of each of its branches.
 
 The rule is that of lm-eval's ``_encode_pair`` (0.4.13): blanks at the end of the
 context move into the branch, context + branch is encoded jointly, and the branch's
-tokens are what follows the context's own token count.  Encoding jointly without
-encoding a long document again for every branch rests on a *seam*: a word boundary
-near the end of the context at which the tokenizer, asked once, gives the same tokens
-for the part after it alone.  Where no seam holds, the whole is encoded.
+tokens are what follows the context's own token count.  `context` encodes a long
+context once.
 """
 
 from __future__ import annotations
 
-import unicodedata
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import NamedTuple
 
-from server_ext.api.protocol import MAX_BOUNDARIES, BranchesRequest, RequestRefused
+from server_ext.api.context import BranchPrompt, Context, Tokenizer, encode
+from server_ext.api.protocol import (
+    MAX_BOUNDARIES,
+    Branch,
+    BranchesRequest,
+    RequestRefused,
+    context_too_long,
+    shortened,
+)
 
-__all__ = ["BranchPrompt", "Context", "GroupPrompts", "Tokenizer", "group_prompts"]
+__all__ = ["GroupPrompts", "Steps", "group_prompts", "message_ends", "prompt_steps"]
 
-SEAM_CHARACTERS = 64
-"""A seam lies at least this many characters before the end of the context."""
-SEAM_TRIES = 8
+CHARACTERS_A_TOKEN = 8
+"""A text with more characters for each token of the limit is first encoded in part."""
+SPARE_TOKENS = 256
+"""A part may have so many tokens more than it has as the beginning of the whole."""
 MARKUP_CHARACTERS = 1000
 """Most that a chat template is expected to write between two messages."""
 
-
-class Tokenizer(Protocol):
-    """The part of a Hugging Face tokenizer that is used here."""
-
-    def __call__(self, text: str, **options: Any) -> Any:
-        """Encode `text`."""
-
-    def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
-        """Render chat messages."""
-
-
-@dataclass(frozen=True, slots=True)
-class BranchPrompt:
-    """One branch: prompt = ``group.context[:keep] + tail``.
-
-    Attributes:
-        keep: tokens taken from the group's context.
-        tail: the tokens after them.
-        scored_from: index, in the prompt, of the branch's first own token.
-    """
-
-    keep: int
-    tail: tuple[int, ...]
-    scored_from: int
-
-    def __len__(self) -> int:
-        return self.keep + len(self.tail)
+Steps = Generator[None, None, "GroupPrompts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,92 +62,38 @@ class GroupPrompts:
         return [*self.context[: branch.keep], *branch.tail]
 
 
-class Context:
-    """Document + question, encoded once, ready to be continued.
+class _Start(NamedTuple):
+    """What all branches continue.
 
-    Args:
-        tokenizer: a Hugging Face tokenizer.
-        text: the context's text.
-        prefix: token ids before the text (a BOS), part of the context.
+    Attributes:
+        ids: tokens of the context.
+        document_tokens: how many of them are the document's.
+        inner: token positions inside it at which other groups part.
+        follow: encodes a text after the context.
     """
 
-    def __init__(
-        self, tokenizer: Tokenizer, text: str, prefix: Sequence[int] = ()
-    ) -> None:
-        self._tokenizer = tokenizer
-        self.text = text.rstrip()
-        self.moved = text[len(self.text) :]
-        self._prefix = tuple(prefix)
-        encoded, self._spans = _encode_with_spans(tokenizer, self.text)
-        self.ids = (*self._prefix, *encoded)
-        self._seam = self._find_seam(encoded)
-
-    def tokens_before(self, characters: int) -> int:
-        """How many tokens lie wholly in the first `characters` of the text."""
-        if characters >= len(self.text):
-            return len(self.ids)
-        if self._spans is None:
-            shorter = _encode(self._tokenizer, self.text[:characters].rstrip())
-            return len(self._prefix) + _common(self.ids[len(self._prefix) :], shorter)
-        whole = bisect_right(self._spans, characters, key=lambda span: span[1])
-        return len(self._prefix) + whole
-
-    def boundaries(self, characters: Sequence[int]) -> list[int]:
-        """Token positions of places in the text, none for a tokenizer without offsets.
-
-        Each of them would be a text to encode there.
-        """
-        return [] if self._spans is None else [*map(self.tokens_before, characters)]
-
-    def continued_by(self, branch: str) -> BranchPrompt:
-        """Encode context + `branch` jointly.
-
-        Args:
-            branch: text that follows the context.
-
-        Returns:
-            The branch's prompt.  Where the joint encoding changes tokens of the
-            context itself, `BranchPrompt.keep` is smaller than the context.
-        """
-        if self._seam is None:
-            kept, tail = 0, self._whole(branch)
-        else:
-            token, character = self._seam
-            kept = len(self._prefix) + token
-            rest = self.text[character:] + self.moved + branch
-            tail = tuple(_encode(self._tokenizer, rest))
-        agree = _common(self.ids[kept:], tail)
-        return BranchPrompt(kept + agree, tail[agree:], len(self.ids))
-
-    def _whole(self, branch: str) -> tuple[int, ...]:
-        text = self.text + self.moved + branch
-        return (*self._prefix, *_encode(self._tokenizer, text))
-
-    def _find_seam(self, encoded: Sequence[int]) -> tuple[int, int] | None:
-        """(token, character) where the rest encodes alone as it does in the whole."""
-        last = len(self.text) - SEAM_CHARACTERS
-        tries = 0
-        for token in range(len(encoded) - 1, 0, -1):
-            start = self._spans[token][0] if self._spans else 0
-            if start > last:
-                continue
-            if tries >= SEAM_TRIES:
-                break
-            for character in _word_starts(self.text, start):
-                tries += 1
-                rest = _encode(self._tokenizer, self.text[character:])
-                if rest == list(encoded[token:]):
-                    return token, character
-        return None
+    ids: tuple[int, ...]
+    document_tokens: int
+    inner: Sequence[int]
+    follow: Callable[[str], BranchPrompt]
 
 
 def group_prompts(
-    request: BranchesRequest,
-    tokenizer: Tokenizer,
-    *,
-    vocabulary: int,
-    limit: int,
+    request: BranchesRequest, tokenizer: Tokenizer, *, vocabulary: int, limit: int
 ) -> GroupPrompts:
+    """`prompt_steps` in one go."""
+    steps = prompt_steps(request, tokenizer, vocabulary=vocabulary, limit=limit)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            prompts: GroupPrompts = end.value
+            return prompts
+
+
+def prompt_steps(
+    request: BranchesRequest, tokenizer: Tokenizer, *, vocabulary: int, limit: int
+) -> Steps:
     """Every prompt of a request, checked against the model.
 
     Args:
@@ -176,67 +102,109 @@ def group_prompts(
         vocabulary: number of token ids the model knows.
         limit: most tokens a prompt may have (the model's length less one generated).
 
+    Yields:
+        After the context and after each text that follows it, so that the caller can
+        let others go first or give up.
+
+    Returns:
+        The prompts.
+
     Raises:
         RequestRefused: a token id beyond the vocabulary, a branch without a token of
             its own, a label that is not one token, or a prompt over the limit.
     """
     _check_ids(request, vocabulary)
-    document = request.document
-    question = request.question or ""
-    if document.token_ids is not None:
-        context = [*document.token_ids, *_encode(tokenizer, question)]
-        follow = _apart(tuple(context), tokenizer)
-        ids, document_tokens = tuple(context), len(document.token_ids)
-        inner = document.boundaries or []
-    else:
-        joint, ends = _joint_context(request, tokenizer)
-        follow, ids = joint.continued_by, joint.ids
-        inner = joint.boundaries(ends)
-        text_end = len(joint.text) if document.text is None else len(document.text)
-        document_tokens = joint.tokens_before(text_end)
-    branches = tuple(
-        follow(branch.text)
-        if branch.text is not None
-        else BranchPrompt(len(ids), tuple(branch.token_ids or ()), len(ids))
-        for branch in request.branches
-    )
-    for index, branch in enumerate(branches):
-        _check_branch(index, branch, limit)
+    start = _start(request, tokenizer, limit)
+    yield
+    branches: list[BranchPrompt] = []
+    for index, branch in enumerate(request.branches):
+        if branch.text is None:
+            ids = tuple(branch.token_ids or ())
+            prompt = BranchPrompt(len(start.ids), ids, len(start.ids), ending=())
+        else:
+            _check_length(f"branches.{index}", branch.text, tokenizer, limit)
+            prompt = start.follow(branch.text)
+        _check_branch(index, prompt, limit)
+        branches.append(prompt)
+        yield
+    labels = yield from _label_ids(request, tokenizer, start, branches)
     shared = min(branch.keep for branch in branches)
-    inside = {at for at in (*inner, document_tokens) if 0 < at < shared}
+    inside = {at for at in (*start.inner, start.document_tokens) if 0 < at < shared}
     return GroupPrompts(
-        context=ids,
-        document_tokens=document_tokens,
+        context=start.ids,
+        document_tokens=start.document_tokens,
         shared_tokens=shared,
         boundaries=(*sorted(inside), shared) if shared else (),
-        branches=branches,
-        labels=_label_ids(request, tokenizer, follow, branches),
+        branches=tuple(branches),
+        labels=labels,
     )
 
 
-def _joint_context(
-    request: BranchesRequest, tokenizer: Tokenizer
-) -> tuple[Context, Sequence[int]]:
-    """Document and question, and where in their text other groups are to part."""
+def _start(request: BranchesRequest, tokenizer: Tokenizer, limit: int) -> _Start:
     document = request.document
-    if document.messages is not None:
-        messages = [message.model_dump() for message in document.messages]
-        try:
-            rendered = tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True
+    if document.token_ids is not None:
+        question = request.question or ""
+        _check_length("question", question, tokenizer, limit)
+        ids = (*document.token_ids, *encode(tokenizer, question))
+        inner: Sequence[int] = document.boundaries or ()
+        follow = partial(_apart, ids, tokenizer)
+        start = _Start(ids, len(document.token_ids), inner, follow)
+    else:
+        text, ends = _context_text(request, tokenizer)
+        _check_length("document", text, tokenizer, limit)
+        # A chat template writes the BOS where the model wants one.
+        bos = () if document.messages is not None else _bos(tokenizer, text)
+        context = Context(tokenizer, text, bos)
+        end = len(text if document.text is None else document.text)
+        start = _Start(
+            context.ids,
+            context.tokens_before(end),
+            context.boundaries(ends),
+            context.continued_by,
+        )
+    if len(start.ids) >= limit:
+        what = f"document and question have {len(start.ids)} tokens"
+        raise context_too_long("document", what, limit)
+    return start
+
+
+def _context_text(
+    request: BranchesRequest, tokenizer: Tokenizer
+) -> tuple[str, Sequence[int]]:
+    """Document and question, and the characters at which other groups part."""
+    document = request.document
+    if document.messages is None:
+        text = (document.text or "") + (request.question or "")
+        return text, document.boundaries or ()
+    messages = [message.model_dump() for message in document.messages]
+    try:
+        rendered = tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True
+        )
+    except Exception as error:
+        raise RequestRefused(
+            422,
+            "invalid_request",
+            "document.messages: the model's chat template refused them: "
+            f"{str(error)[:200]}",
+            "document.messages",
+        ) from error
+    return rendered, message_ends(
+        rendered, [turn.content for turn in document.messages]
+    )
+
+
+def _check_length(field: str, text: str, tokenizer: Tokenizer, limit: int) -> None:
+    """Refuse a text that is far too long before all of it is encoded."""
+    characters = CHARACTERS_A_TOKEN * (limit + SPARE_TOKENS)
+    while characters < len(text):
+        tokens = len(encode(tokenizer, text[:characters]))
+        if tokens > limit + SPARE_TOKENS:
+            what = (
+                f"the first {characters} of {len(text)} characters have {tokens} tokens"
             )
-        except Exception as error:
-            raise RequestRefused(
-                422,
-                "invalid_request",
-                f"document.messages: the model's chat template refused them: {error}",
-                "document.messages",
-            ) from error
-        # The template speaks for itself: it writes the BOS where the model wants one.
-        ends = message_ends(rendered, [turn.content for turn in document.messages])
-        return Context(tokenizer, rendered), ends
-    text = (document.text or "") + (request.question or "")
-    return Context(tokenizer, text, _bos(tokenizer, text)), document.boundaries or ()
+            raise context_too_long(field, what, limit)
+        characters *= 4
 
 
 def message_ends(rendered: str, contents: Sequence[str]) -> list[int]:
@@ -273,59 +241,65 @@ def _bos(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
     return (bos,) if probe[:1] == [bos] else ()
 
 
-def _apart(
-    context: tuple[int, ...], tokenizer: Tokenizer
-) -> Callable[[str], BranchPrompt]:
-    def follow(branch: str) -> BranchPrompt:
-        tail = tuple(_encode(tokenizer, branch))
-        return BranchPrompt(len(context), tail, len(context))
-
-    return follow
+def _apart(context: tuple[int, ...], tokenizer: Tokenizer, branch: str) -> BranchPrompt:
+    tail = tuple(encode(tokenizer, branch))
+    return BranchPrompt(len(context), tail, len(context))
 
 
 def _label_ids(
     request: BranchesRequest,
     tokenizer: Tokenizer,
-    follow: Callable[[str], BranchPrompt],
+    start: _Start,
     branches: Sequence[BranchPrompt],
-) -> tuple[int, ...]:
+) -> Generator[None, None, tuple[int, ...]]:
     """Token id of each label, the same after every branch or refused."""
-    return tuple(
-        label
-        if isinstance(label, int)
-        else _label_id(number, label, request, tokenizer, follow, branches)
-        for number, label in enumerate(request.labels or ())
-    )
+    ids: list[int] = []
+    for number, label in enumerate(request.labels or ()):
+        if isinstance(label, int):
+            ids.append(label)
+            continue
+        # Branches that end alike go on alike.
+        by_ending: dict[tuple[int, ...], tuple[int, ...]] = {}
+        found: set[int] = set()
+        for branch, prompt in zip(request.branches, branches, strict=True):
+            after = by_ending.get(prompt.ending) if prompt.ending is not None else None
+            if after is None:
+                after = _after(branch, prompt, label, tokenizer, start)
+                if prompt.ending is not None:
+                    by_ending[prompt.ending] = after
+                yield
+            found.update(after[:1])
+            if len(after) != 1 or len(found) != 1:
+                raise _not_one_token(number, label, len(after))
+        ids.append(found.pop())
+    return tuple(ids)
 
 
-def _label_id(
-    number: int,
+def _after(
+    branch: Branch,
+    prompt: BranchPrompt,
     label: str,
-    request: BranchesRequest,
     tokenizer: Tokenizer,
-    follow: Callable[[str], BranchPrompt],
-    branches: Sequence[BranchPrompt],
-) -> int:
-    found: set[int] = set()
-    for branch, prompt in zip(request.branches, branches, strict=True):
-        if branch.text is None:
-            after = tuple(_encode(tokenizer, label))
-        else:
-            longer = follow(branch.text + label)
-            same = longer.keep == prompt.keep
-            same = same and longer.tail[: len(prompt.tail)] == prompt.tail
-            after = longer.tail[len(prompt.tail) :] if same else ()
-        if len(after) != 1 or len(found | {after[0]}) != 1:
-            raise RequestRefused(
-                422,
-                "label_not_one_token",
-                f"labels.{number}: {label!r} is not exactly one token of its own after "
-                f"every branch (it gives {len(after)}): choose a label that is one "
-                "token there, or give its token id",
-                f"labels.{number}",
-            )
-        found.add(after[0])
-    return found.pop()
+    start: _Start,
+) -> tuple[int, ...]:
+    """The label's tokens after a branch, none where it changes the branch's own."""
+    if branch.text is None:
+        return tuple(encode(tokenizer, label))
+    longer = start.follow(branch.text + label)
+    own = len(prompt.tail)
+    same = longer.keep == prompt.keep and longer.tail[:own] == prompt.tail
+    return longer.tail[own:] if same else ()
+
+
+def _not_one_token(number: int, label: str, tokens: int) -> RequestRefused:
+    return RequestRefused(
+        422,
+        "label_not_one_token",
+        f"labels.{number}: {shortened(label)} is not exactly one token of its own "
+        f"after every branch (it gives {tokens}): choose a label that is one token "
+        "there, or give its token id",
+        f"labels.{number}",
+    )
 
 
 def _check_ids(request: BranchesRequest, vocabulary: int) -> None:
@@ -366,54 +340,4 @@ def _check_branch(index: int, branch: BranchPrompt, limit: int) -> None:
             "document",
         )
     if len(branch) > limit:
-        raise RequestRefused(
-            422,
-            "context_too_long",
-            f"{field}: the prompt has {len(branch)} tokens and the model takes {limit} "
-            "beside the one it generates: shorten the document or the branch",
-            field,
-        )
-
-
-def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
-    return list(tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
-
-
-def _encode_with_spans(
-    tokenizer: Tokenizer, text: str
-) -> tuple[list[int], list[tuple[int, int]] | None]:
-    """Token ids and their character spans (None: a tokenizer without offsets)."""
-    if not getattr(tokenizer, "is_fast", False):
-        return _encode(tokenizer, text), None
-    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-    return list(encoded["input_ids"]), list(encoded["offset_mapping"])
-
-
-def _word_starts(text: str, start: int) -> Iterator[int]:
-    """Where the word of a token that starts at `start` may begin a text of its own.
-
-    Some tokenizers count the blank before a word to its span, some do not, and some
-    (SentencePiece) write a blank before every text by themselves.
-    """
-    for character in (start, start - 1):
-        if _splits(text, character):
-            yield character
-            if text[character] == " ":
-                yield character + 1
-
-
-def _splits(text: str, character: int) -> bool:
-    """A blank or a mark between two letters: every pre-tokenizer splits before it."""
-    return (
-        0 < character < len(text) - 1
-        and (text[character] == " " or unicodedata.category(text[character])[0] in "PS")
-        and text[character - 1].isalpha()
-        and text[character + 1].isalpha()
-    )
-
-
-def _common(left: Sequence[int], right: Sequence[int]) -> int:
-    for index, (one, other) in enumerate(zip(left, right, strict=False)):
-        if one != other:
-            return index
-    return min(len(left), len(right))
+        raise context_too_long(field, f"the prompt has {len(branch)} tokens", limit)

@@ -19,15 +19,29 @@ VOCABULARY = 0x3000
 LIMIT = 200
 
 
+class LettersEncoded(dict[str, Any]):
+    """What `Letters` answers: an encoding whose every token is a word."""
+
+    @property
+    def encodings(self) -> list[LettersEncoded]:
+        return [self]
+
+    def token_to_chars(self, index: int) -> tuple[int, int]:
+        return index, index + 1
+
+    def token_to_word(self, index: int) -> int:
+        return index
+
+
 class Letters:
     """Every character is a token, whose id is its code point."""
 
     is_fast = True
+    backend_tokenizer = None
     bos_token_id = None
 
     def __call__(self, text: str, **options: Any) -> dict[str, Any]:
-        spans = [(at, at + 1) for at in range(len(text))]
-        return {"input_ids": [ord(letter) for letter in text], "offset_mapping": spans}
+        return LettersEncoded(input_ids=[ord(letter) for letter in text])
 
     def apply_chat_template(self, conversation: Any, **options: Any) -> str:
         return "".join(f"{turn['role']}: {turn['content']}\n" for turn in conversation)

@@ -1,6 +1,7 @@
 """The wire's request: what is read, and how each bad input is told."""
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,82 @@ def test_a_wrong_field_is_named(fields: dict[str, Any], field: str, code: str) -
     refusal = refused(json.dumps(body).encode())
     assert (refusal.status, refusal.code, refusal.field) == (422, code, field)
     assert str(refusal).startswith(f"{field}: ")
+
+
+MANY = 200_000
+HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
+    "ids of texts": ({"document": {"token_ids": [""] * MANY}}, "document.token_ids.0"),
+    "ids of a branch": (
+        {"branches": [{"token_ids": [""] * MANY}]},
+        "branches.0.token_ids.0",
+    ),
+    "unknown fields": ({f"k{n}": 1 for n in range(MANY)}, "k0"),
+    "unknown fields below": (
+        {"document": TEXT | {f"k{n}": 1 for n in range(MANY)}},
+        "document.k0",
+    ),
+    "branches of nothing": ({"branches": [{}] * MANY}, "branches.0"),
+    "branches are numbers": ({"branches": [7] * MANY}, "branches.0"),
+    "messages of nothing": (
+        {"document": {"messages": [{}] * MANY}},
+        "document.messages.0.role",
+    ),
+    "boundaries are texts": (
+        {"document": TEXT | {"boundaries": [""] * MANY}},
+        "document.boundaries.0",
+    ),
+    "labels are true": ({"scoring": "label", "labels": [True] * MANY}, "labels.0"),
+}
+
+
+@pytest.mark.parametrize(("fields", "field"), HOSTILE.values(), ids=HOSTILE)
+def test_the_first_of_many_errors_is_the_only_one_made(
+    fields: dict[str, Any], field: str
+) -> None:
+    """An error of pydantic's for each of them costs a KiB and more."""
+    body = json.dumps({"document": TEXT, "branches": [{"text": " a"}]} | fields)
+    data = body.encode()
+    tracemalloc.start()
+    try:
+        json.loads(data)
+        _, parsed = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        refusal = refused(data)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert refusal.field == field
+    assert peak < 1.5 * parsed + 2**20
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"k" * 2**20: 1},
+        {"document": TEXT | {"k" * 2**20: 1}},
+        {"document": TEXT | {"k" * 2**20: "\0"}},
+        {"document": {"k" * 2**20: "\0"}},
+        {"priority": "9" * 2**20},
+        {"scoring": "x" * 2**20},
+        {"group_id": "x" * 2**20},
+    ],
+    ids=["key", "below", "NUL below", "NUL", "value", "choice", "pattern"],
+)
+def test_an_error_does_not_repeat_long_keys_and_values(fields: dict[str, Any]) -> None:
+    body = {"document": TEXT, "branches": [{"text": " a"}]} | fields
+    refusal = refused(json.dumps(body).encode())
+    assert len(json.dumps(refusal.body())) < 1000
+
+
+def test_ids_that_cannot_fit_are_refused_before_each_is_checked() -> None:
+    for fields, field in (
+        ({"document": {"token_ids": [""] * 101}}, "document"),
+        ({"branches": [{"text": "a"}, {"token_ids": [""] * 101}]}, "branches.1"),
+    ):
+        body = {"document": TEXT, "branches": [{"text": " a"}]} | fields
+        with pytest.raises(RequestRefused, match="101 tokens") as caught:
+            parse_request(json.dumps(body).encode(), limit=100)
+        assert (caught.value.code, caught.value.field) == ("context_too_long", field)
 
 
 def test_a_missing_field_is_named() -> None:

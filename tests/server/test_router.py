@@ -474,15 +474,15 @@ async def test_other_requests_go_on_while_a_large_body_is_read(
 ) -> None:
     begun, answered = threading.Event(), threading.Event()
 
-    def slow(body: bytes) -> BranchesRequest:
+    def slow(body: bytes, *, limit: int) -> BranchesRequest:
         if len(body) > router_module.LARGE_BODY:
             begun.set()
             assert answered.wait(20)  # for what only the event loop can bring
-        return parse_request(body)
+        return parse_request(body, limit=limit)
 
     monkeypatch.setattr(router_module, "parse_request", slow)
-    app = serve(FakeEngine(), prompt_limit=2**22)
-    large = Client(app, body=group(document={"text": "x" * 2**20}))
+    app = serve(FakeEngine(), prompt_limit=2**17)
+    large = Client(app, body=group(document={"text": "x" * 2**16}))
     await until(begun.is_set)
     assert (await Client(app, "GET", "/v1/radixflow/groups")()).status == 200
     small = Client(app, body={"document": {}})  # refused, and read at once
@@ -568,6 +568,8 @@ async def test_an_unknown_model_is_told_the_served_ones() -> None:
     client = await post(FakeEngine(), group(model="gpt"))
     assert "'gpt'" in client.error["message"]
     assert "fake, other-name" in client.error["message"]
+    long = await post(FakeEngine(), group(model="g" * 2**20))
+    assert (long.status, len(long.body) < 500) == (404, True)
     assert (await post(FakeEngine(), group(model="other-name"))).events[0][
         "model"
     ] == "other-name"

@@ -9,13 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from server_ext.api.context import Context
 from server_ext.api.protocol import BranchesRequest, RequestRefused
-from server_ext.api.tokens import (
-    Context,
-    GroupPrompts,
-    group_prompts,
-    message_ends,
-)
+from server_ext.api.tokens import GroupPrompts, group_prompts, message_ends
 from server_ext.demo.reading import likelihood_prompt, make_document
 from tests.server.real_tokenizers import NAMES, tokenizer_named
 
