@@ -214,6 +214,7 @@ async def stats(http: Request) -> Response:
             "settings": snapshot.get("settings"),
             "counters": snapshot.get("counters"),
             "gauges": snapshot.get("gauges"),
+            "engine": snapshot.get("engine"),
         }
     )
 

@@ -129,8 +129,8 @@ def read_rows(output: RequestOutput, scored: Sequence[int]) -> Reading:
 def read_id_rows(output: RequestOutput, scored: Sequence[int]) -> Reading:
     """The same from the V2 model runner, which gives the scored rows and no others.
 
-    It drops a request whose prefix-cache hit took a scored row, and cannot tell what
-    the likeliest token was.
+    It withholds the rows of a request whose prefix-cache hit took a scored row.  The
+    patch `prompt_logprobs` adds the likeliest token's value as a second column.
 
     Raises:
         BranchFailure: as for `read_rows`.
@@ -145,7 +145,8 @@ def read_id_rows(output: RequestOutput, scored: Sequence[int]) -> Reading:
         )
     values = [float(row[0]) for row in rows]
     pairs = zip(scored, values, strict=True)
-    return Reading(tuple(scored), tuple(_checked(*pair) for pair in pairs), None)
+    tops = None if len(rows[0]) < 2 else tuple(bool(row[0] >= row[1]) for row in rows)
+    return Reading(tuple(scored), tuple(_checked(*pair) for pair in pairs), tops)
 
 
 def read_labels(output: RequestOutput, labels: Sequence[int]) -> Reading:

@@ -1,11 +1,10 @@
-"""Rows of given tokens beside rows of the likeliest: a mend for a shared batch.
+"""Patch for vLLM PR #51789: keep top-k logprobs beside ``logprob_token_ids``.
 
-Where one request of a batch reads given tokens (``logprob_token_ids``, our labels) and
-another the likeliest (``logprobs`` of a chat), the sampler of vLLM 0.32.0 and 0.33.0
-gives every request the first kind of row: the other's is padded with token 0 at minus
-infinity, so its top log-probabilities are lost, and its own token's too where that is
-token 0 (vllm-project/vllm PR #51789, open).  The mend fills the rows of those that
-named no tokens with what the sampler's own `gather_logprobs` gives for them.
+If one request of a batch reads given tokens (``logprob_token_ids``, our labels) and
+another the top k (``logprobs`` of a chat), the V1 sampler of vLLM 0.32.0 and 0.33.0
+gives every request rows of the first kind.  The chat's row is padded with token 0 at
+minus infinity, so its top-k log-probabilities are lost.  The patch fills the rows of
+requests without given tokens from the sampler's own `gather_logprobs`.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["install"]
+__all__ = ["install", "installed"]
 
 _MARK = "radixflow_keeps_likeliest"
 
 
 def install() -> None:
-    """Mend the sampler in this process; a second call changes nothing."""
+    """Patch the sampler in this process; a second call changes nothing."""
     from vllm.v1.sample.sampler import Sampler
 
     if hasattr(Sampler.forward, _MARK):
@@ -57,6 +56,13 @@ def install() -> None:
     setattr(forward, _MARK, True)
     Sampler.forward = forward
     Sampler.gather_specific_token_logprobs = gather
+
+
+def installed() -> bool:
+    """Whether this process keeps the top-k rows."""
+    from vllm.v1.sample.sampler import Sampler
+
+    return hasattr(Sampler.forward, _MARK)
 
 
 def _filled(rows: Any, others: list[int], own: Any) -> Any:

@@ -600,6 +600,7 @@ async def test_stats_of_our_scheduler() -> None:
         "settings": {"rows": 4},
         "counters": {"rounds": 3},
         "gauges": {"running": 0, "waiting": 0},
+        "engine": {"model_runner": "V2", "workers": [["block_copy"]]},
     }
     engine = FakeEngine(utilities={"radixflow_snapshot": snapshot})
     client = await Client(serve(engine), "GET", "/v1/radixflow/stats")()

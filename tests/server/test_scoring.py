@@ -159,6 +159,13 @@ def test_its_rows_are_in_the_order_of_the_tokens() -> None:
     assert reading.token_is_top is None
 
 
+def test_the_likeliest_token_comes_in_a_second_column() -> None:
+    rows = np.array([[-1.5, -0.5], [-0.25, -0.25]])
+    reading = read_id_rows(SimpleNamespace(prompt_token_id_logprobs=rows), [6, 7])
+    assert reading.token_logprobs == (-1.5, -0.25)
+    assert reading.token_is_top == (False, True)
+
+
 @pytest.mark.parametrize("rows", [None, np.zeros((1, 1)), np.zeros((3, 1))])
 def test_rows_that_it_withholds_are_missing(rows: Any) -> None:
     output = SimpleNamespace(prompt_token_id_logprobs=rows)

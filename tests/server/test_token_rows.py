@@ -16,7 +16,7 @@ TOP = 5
 def sampler(monkeypatch: pytest.MonkeyPatch) -> Any:
     """vLLM's own sampler class, and its return after the test."""
     sampler = pytest.importorskip("vllm.v1.sample.sampler").Sampler
-    # Another test of this process may have mended it already.
+    # Another test of this process may have patched it already.
     for name in ("forward", "gather_specific_token_logprobs"):
         monkeypatch.setattr(sampler, name, inspect.unwrap(getattr(sampler, name)))
     return sampler
@@ -46,7 +46,7 @@ def sample(sampler: Any, given: list[int], top: int | None) -> tuple[Any, Any, A
 
 
 def test_the_native_sampler_loses_the_likeliest(sampler: Any) -> None:
-    """When this fails, vLLM has mended it, and `token_rows` can go for that version."""
+    """When this fails, vLLM has fixed it, and `token_rows` can go for that version."""
     ids, _, _ = sample(sampler, [7, 0], TOP)
     assert ids.shape[1] == 3
     assert ids[CHATS[0]].tolist()[1:] == [0, 0]
@@ -77,7 +77,7 @@ def test_readers_alone_are_left_as_they_are(sampler: Any) -> None:
     assert [x.tolist() for x in before] == [x.tolist() for x in after]
 
 
-def test_mending_twice_is_mending_once(sampler: Any) -> None:
+def test_patching_twice_is_patching_once(sampler: Any) -> None:
     token_rows.install()
     once = sampler.forward
     token_rows.install()
