@@ -97,7 +97,6 @@ class Pass:
         scores: of each question's options.
         results: the SDK's results; empty for vLLM's own endpoint.
         rounds: worker rounds.
-        rows: rows scheduled in them.
         tokens: tokens computed.
         requests: requests that carried hints.
         seconds: from the first request to the last answer.
@@ -106,7 +105,6 @@ class Pass:
     scores: Scores
     results: tuple[ScoreResult, ...]
     rounds: int
-    rows: int
     tokens: int
     requests: int
     seconds: float
@@ -326,7 +324,6 @@ def run_pass(
         ),
         results=results,
         rounds=grown["rounds"],
-        rows=grown["rows"],
         tokens=grown["tokens"],
         requests=grown["hints"],
         seconds=seconds,

@@ -46,7 +46,7 @@ def test_few_shot_questions_share_a_header_of_answered_examples(demo: Any) -> No
 
 def passes(demo: Any, *seconds: float) -> list[Any]:
     return [
-        demo.Pass((), (), rounds=1, rows=1, tokens=1, requests=0, seconds=one)
+        demo.Pass((), (), rounds=1, tokens=1, requests=0, seconds=one)
         for one in seconds
     ]
 
@@ -75,8 +75,8 @@ def test_the_likelihood_of_an_option_leaves_the_generated_token_out(demo: Any) -
 
 def test_difference_is_the_largest_of_any_option(demo: Any) -> None:
     one, other = passes(demo, 1, 1)
-    one = demo.Pass(((-1.0, -2.0), (-3.0,)), (), 1, 1, 1, 0, 1.0)
-    other = demo.Pass(((-1.0, -2.5), (-3.1,)), (), 1, 1, 1, 0, 1.0)
+    one = demo.Pass(((-1.0, -2.0), (-3.0,)), (), 1, 1, 0, 1.0)
+    other = demo.Pass(((-1.0, -2.5), (-3.1,)), (), 1, 1, 0, 1.0)
     assert demo.difference(one, other) == 0.5
 
 

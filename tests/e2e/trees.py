@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -42,8 +43,9 @@ def ask(server: Served, group: Group, salt: str) -> Answer:
 
 
 def document(group: Group) -> dict[str, object]:
-    """The document of a group."""
-    return {"text": "".join(group.parts)}
+    """The document of a group, with the ends of its parts."""
+    ends = list(itertools.accumulate(map(len, group.parts[:-1])))
+    return {"text": "".join(group.parts)} | ({"boundaries": ends} if ends else {})
 
 
 def hang_up(server: Served, group: Group, salt: str) -> None:
