@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +27,7 @@ from tests.e2e.trees import (
 
 pytestmark = pytest.mark.server
 
+ROOT = Path(__file__).resolve().parents[2]
 ROUNDING = 0.1
 """Nats by which bfloat16 may move a token of these shuffled sentences; a wrong state is
 off by tenths and more.  test_float32.py holds the same loads to 1e-4."""
@@ -114,3 +120,22 @@ def test_groups_that_leave_take_nobody_with_them(
     again = [ask(server, group, salt) for group in groups]
     check(groups, again, expected, within(ROUNDING))
     assert server.wait_until_idle() < 5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_quick_benchmark_keeps_its_claims() -> None:
+    """Tokens, rounds and scores; latency is a matter of what else runs here."""
+    name = f"trees_test_{os.getpid()}"
+    path = ROOT / "benchmarks" / "results" / f"{name}.json"
+    command = [sys.executable, "-m", "benchmarks.trees", "--quick", "--name", name]
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=1180, check=False
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        claims = json.loads(path.read_text("utf-8"))["claims"]
+    finally:
+        path.unlink(missing_ok=True)
+    missed = [c for c in claims if not c["met"] and "latency" not in c["name"]]
+    assert missed == []
