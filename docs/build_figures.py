@@ -409,6 +409,49 @@ def client_tables(results: dict[str, Any]) -> dict[str, str]:
     return {"client": "\n".join(lines), "client claims": _claims(results["claims"])}
 
 
+def trees_tables(results: dict[str, Any]) -> dict[str, str]:
+    """Of benchmarks/trees.py: what arrives together, and the other arrivals."""
+    cells = {
+        (one["load"], one["way"], one["arrival"], one["arm"]): one
+        for one in results["summary"]
+    }
+    for one in results["before"]["summary"] if results["before"] else ():
+        if one["arm"] == OURS:
+            cells[one["load"], one["way"], one["arrival"], "before"] = one
+    kinds = dict.fromkeys(key[:3] for key in cells)
+    together = [kind for kind in kinds if kind[2] == "together"]
+    others = [kind for kind in kinds if kind[2] != "together"]
+    return {
+        "trees": _by_arm(cells, together, "rounds", "{:.0f}"),
+        "trees arrivals": _by_arm(cells, others, "mean_s", "{:.2f} s"),
+        "trees claims": _claims(results["claims"]),
+    }
+
+
+def _by_arm(
+    cells: dict[tuple[str, ...], dict[str, Any]],
+    kinds: Sequence[tuple[str, ...]],
+    figure: str,
+    form: str,
+) -> str:
+    """A line a cell, a column an arm: tokens / limit16, and a figure."""
+    arms = (STOCK, "radix", "before", OURS)
+    lines = [
+        f"| load | way in | arrival | {' | '.join(arms)} |",
+        "|---|---|---|" + "---|" * len(arms),
+    ]
+    for kind in kinds:
+        seen = [cells.get((*kind, arm)) for arm in arms]
+        shown = [
+            f"{one['ratio']['median']:.2f}, {form.format(one[figure]['median'])}"
+            if one is not None
+            else ""
+            for one in seen
+        ]
+        lines.append(f"| {' | '.join([*kind, *shown])} |")
+    return "\n".join(lines)
+
+
 def fill(page: str, found: dict[str, str]) -> str:
     """A page with its marks filled."""
     for name, text in found.items():
@@ -430,6 +473,7 @@ def build() -> dict[Path, str]:
         **smollm2_tables(_read("smollm2")),
         **cost_tables(_read("schedule_cost")),
         **client_tables(_read("client")),
+        **trees_tables(_read("trees")),
         "idle claims": _claims(_read("idle")["claims"]),
         "soak claims": _claims(_read("soak")["claims"]),
     }

@@ -1,12 +1,17 @@
-"""Score real questions on a real server, in stock order and with RadixFlow.
+"""Score real questions on a real server, as people do today and with RadixFlow.
 
     make demo            (or: python examples/demo.py)
 
 Starts `radixflow serve demo` on a free port, asks the bundled model questions about
-documents that it never saw, all at once, shows the answers, and stops the server. The
-same questions are asked twice, each time in a cache namespace of their own: once under
-the policy `radix` (vLLM's own order), once under the server's default. Exits with 0
-when every question was answered.
+documents that it never saw, shows the answers, and stops the server. Two comparisons,
+each the median of three repeats, each repeat in a cache namespace of its own:
+
+* the questions as people ask them today, vLLM's own ``/v1/completions`` with ``echo``
+  in vLLM's order (policy `radix`), and through RadixFlow: seconds and tokens;
+* a backlog with few-shot prompts, whole before its first round (the engine is paused
+  while it arrives), in vLLM's order and in RadixFlow's: rounds and tokens.
+
+Exits with 0 when every question was answered and RadixFlow is better in every figure.
 """
 
 from __future__ import annotations
@@ -19,16 +24,18 @@ import os
 import shutil
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx
 from rich.console import Console
 from rich.progress import (
@@ -43,9 +50,12 @@ from rich.table import Table
 
 from radixflow_sdk import RadixFlowClient, RadixFlowError, ScoreResult, Timeouts
 from server_ext.demo import HELD_OUT
+from server_ext.demo.reading import likelihood_prompt
 
-DOCUMENTS_OF = {4: 2, 8: 2, 16: 2}  # facts in a document: how many such documents
+DOCUMENTS_OF = {8: 2, 16: 3, 40: 1}  # facts in a document: how many such documents
+SHOTS = 5
 STOCK = "radix"
+REPEATS = 3
 SCORING_SECONDS = 300.0
 
 
@@ -55,55 +65,110 @@ class DemoError(Exception):
 
 @dataclass(frozen=True)
 class Question:
-    """One question, its document, and which of its options is right."""
+    """One question, what it is about, and which of its options is right.
 
-    document: str
+    Attributes:
+        parts: the document, in pieces where other prompts share the first ones.
+        text: the question.
+        options: its options.
+        gold: index of the right one.
+    """
+
+    parts: tuple[str, ...]
     text: str
     options: tuple[str, ...]
     gold: int
 
+    @property
+    def context(self) -> str:
+        """Document and question, as the model reads them."""
+        return likelihood_prompt("".join(self.parts), self.text)
+
+
+Scores = tuple[tuple[float, ...], ...]
+"""Each question's options' log-likelihoods, in the order given."""
+
 
 @dataclass(frozen=True)
 class Pass:
-    """The same questions under one policy."""
+    """The same questions once in one way.
 
-    policy: str
+    Attributes:
+        scores: of each question's options.
+        results: the SDK's results; empty for vLLM's own endpoint.
+        rounds: worker rounds.
+        tokens: tokens computed.
+        requests: requests that carried hints.
+        seconds: from the first request to the last answer.
+    """
+
+    scores: Scores
     results: tuple[ScoreResult, ...]
-    counters: dict[str, int]
+    rounds: int
+    tokens: int
+    requests: int
     seconds: float
 
+
+@dataclass(frozen=True)
+class Figure:
+    """One measure of both ways, the medians of their repeats; less is better."""
+
+    name: str
+    stock: float
+    ours: float
+
     @property
-    def summary(self) -> tuple[str, ...]:
-        """The columns of the comparison."""
-        counters = self.counters
-        prompt = sum(result.usage.prompt_tokens for result in self.results)
-        return (
-            self.policy,
-            str(counters["rounds"]),
-            f"{counters['rows'] / counters['rounds']:.2f}",
-            f"{counters['tokens']:,}",
-            f"{1 - counters['tokens'] / prompt:.1%}",
-            f"{self.seconds:.1f} s",
-        )
+    def is_better(self) -> bool:
+        """Whether RadixFlow's is less."""
+        return self.ours < self.stock
+
+
+def figure(name: str, stock: Sequence[Pass], ours: Sequence[Pass]) -> Figure:
+    """The medians of an attribute of `Pass`."""
+    medians = (
+        statistics.median(getattr(one, name) for one in passes)
+        for passes in (stock, ours)
+    )
+    return Figure(name, *medians)
 
 
 def questions() -> list[Question]:
     """Held-out questions over shared documents."""
     wanted = dict(DOCUMENTS_OF)
     found = []
-    for entry in json.loads(HELD_OUT.read_text(encoding="utf-8"))["documents"]:
+    for entry in _held_out():
         if wanted.get(entry["facts"], 0) > 0:
             wanted[entry["facts"]] -= 1
-            found += [
-                Question(
-                    document=entry["document"],
-                    text=asked["question"],
-                    options=tuple(asked["options"]),
-                    gold=asked["gold"],
-                )
-                for asked in entry["questions"]
-            ]
+            found += _about(entry, (entry["document"],))
     return found
+
+
+def few_shot_questions() -> list[Question]:
+    """Questions on short documents, each behind the same answered examples."""
+    short = [entry for entry in _held_out() if entry["facts"] < 8]
+    examples = [entry for entry in _held_out() if entry["facts"] == 8][-SHOTS:]
+    header = "".join(
+        likelihood_prompt(example["document"], first["question"])
+        + f" {first['options'][first['gold']]}\n\n"
+        for example in examples
+        for first in example["questions"][:1]
+    )
+    return [
+        question
+        for entry in short
+        for question in _about(entry, (header, entry["document"]))
+    ]
+
+
+def _held_out() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(HELD_OUT.read_text("utf-8"))["documents"]
+    return found
+
+
+def _about(entry: dict[str, Any], parts: tuple[str, ...]) -> Iterator[Question]:
+    for asked in entry["questions"]:
+        yield Question(parts, asked["question"], tuple(asked["options"]), asked["gold"])
 
 
 # --- the server -----------------------------------------------------------------------
@@ -124,6 +189,8 @@ def served(folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
+            # vLLM's development routes: /pause and /resume. The server is local.
+            env={**os.environ, "VLLM_SERVER_DEV_MODE": "1"},
             start_new_session=True,  # Ctrl-C is ours to hand on, once
         )
     try:
@@ -185,12 +252,13 @@ def switch(http: httpx.Client, policy: str) -> None:
 
 # --- the questions --------------------------------------------------------------------
 
+Ask = Callable[[str, Sequence[Question]], Awaitable[tuple[ScoreResult, ...] | Scores]]
 
-async def ask_all(
-    url: str, asked: list[Question], progress: Progress, label: str
+
+async def through_radixflow(
+    url: str, asked: Sequence[Question]
 ) -> tuple[ScoreResult, ...]:
     """Score every question at once, in a cache namespace of its own."""
-    bar = progress.add_task(label, total=len(asked))
     async with RadixFlowClient(
         url,
         max_connections=len(asked),
@@ -199,36 +267,118 @@ async def ask_all(
     ) as client:
 
         async def ask(question: Question) -> ScoreResult:
-            result = await client.score_candidates(
-                question.document, question.options, question=question.text
+            return await client.score_candidates(
+                list(question.parts), question.options, question=question.text
             )
-            progress.advance(bar)
-            return result
 
         return tuple(await asyncio.gather(*map(ask, asked)))
 
 
+async def through_completions(url: str, asked: Sequence[Question]) -> Scores:
+    """The same with vLLM's own endpoint: one request a question, with ``echo``."""
+    limits = httpx.Limits(max_connections=len(asked))
+    async with httpx.AsyncClient(
+        base_url=url, timeout=SCORING_SECONDS, limits=limits
+    ) as http:
+
+        async def ask(question: Question) -> tuple[float, ...]:
+            context = question.context
+            body = {
+                "prompt": [f"{context} {option}" for option in question.options],
+                "max_tokens": 1,
+                "temperature": 0,
+                "echo": True,
+                "logprobs": 1,
+            }
+            answer = (await http.post("/v1/completions", json=body)).raise_for_status()
+            choices = sorted(answer.json()["choices"], key=lambda one: one["index"])
+            return tuple(_sum(one["logprobs"], len(context)) for one in choices)
+
+        return tuple(await asyncio.gather(*map(ask, asked)))
+
+
+def _sum(rows: dict[str, Any], context: int) -> float:
+    """The log-likelihood of what follows the context; the last token is generated."""
+    pairs = list(zip(rows["text_offset"], rows["token_logprobs"], strict=True))[:-1]
+    return float(sum(value for offset, value in pairs if offset >= context))
+
+
 def run_pass(
-    http: httpx.Client, policy: str, asked: list[Question], progress: Progress
+    http: httpx.Client,
+    policy: str,
+    asked: Sequence[Question],
+    ask: Ask = through_radixflow,
 ) -> Pass:
     """All questions under one policy."""
     switch(http, policy)
     before = stats(http)["counters"]
     began = time.monotonic()
-    label = f"{len(asked)} questions, policy {policy}"
-    results = asyncio.run(ask_all(str(http.base_url), asked, progress, label))
+    found = asyncio.run(ask(str(http.base_url), asked))
     seconds = time.monotonic() - began
     after = stats(http)["counters"]
-    grown = {name: after[name] - before[name] for name in ("rounds", "rows", "tokens")}
-    return Pass(policy, results, grown, seconds)
+    grown = {name: after[name] - before[name] for name in before}
+    results = tuple(one for one in found if isinstance(one, ScoreResult))
+    return Pass(
+        scores=tuple(
+            _scores(one) if isinstance(one, ScoreResult) else one for one in found
+        ),
+        results=results,
+        rounds=grown["rounds"],
+        tokens=grown["tokens"],
+        requests=grown["hints"],
+        seconds=seconds,
+    )
+
+
+def _scores(result: ScoreResult) -> tuple[float, ...]:
+    by_option = sorted(result.candidates, key=lambda candidate: candidate.index)
+    return tuple(candidate.score for candidate in by_option)
+
+
+def behind_a_pause(requests: int, seconds: float = 60) -> Ask:
+    """Ask while the engine is paused, and resume it once all requests wait in it.
+
+    Args:
+        requests: that the questions come to.
+        seconds: to wait for them.
+    """
+
+    async def ask(url: str, asked: Sequence[Question]) -> tuple[ScoreResult, ...]:
+        async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+            paused = await http.post("/pause", params={"mode": "keep"})
+            paused.raise_for_status()
+            try:
+                asking = asyncio.create_task(through_radixflow(url, asked))
+                await until_queued(http, requests, seconds)
+            finally:
+                (await http.post("/resume")).raise_for_status()
+            return await asking
+
+    return ask
+
+
+async def until_queued(http: httpx.AsyncClient, requests: int, seconds: float) -> None:
+    """Wait until that many requests wait in the engine.
+
+    Raises:
+        DemoError: fewer did in that time.
+    """
+    waiting = 0
+    with anyio.move_on_after(seconds):
+        while waiting < requests:
+            answer = (await http.get("/v1/radixflow/stats")).raise_for_status()
+            waiting = answer.json()["gauges"]["waiting"]
+            await anyio.sleep(0.05)
+        return
+    raise DemoError(f"Only {waiting} of {requests} requests had arrived.")
 
 
 # --- what is shown --------------------------------------------------------------------
 
 
-def answers(asked: list[Question], done: Pass) -> Table:
+def answers(asked: Sequence[Question], done: Pass) -> Table:
     """One line a question."""
-    table = Table(title=f"Held-out questions, policy {done.policy}")
+    table = Table(title="Held-out questions")
     for name in ("question", "chosen", ""):
         table.add_column(name)
     for name in ("probability", "cached tokens", "time"):
@@ -246,54 +396,129 @@ def answers(asked: list[Question], done: Pass) -> Table:
     return table
 
 
-def comparison(passes: list[Pass]) -> Table:
-    """One line a policy."""
-    branches = sum(len(result.candidates) for result in passes[0].results)
-    table = Table(
-        title=f"The same {branches} branches, all at once",
-        caption="Both through /v1/branches; vLLM's own endpoint: docs/benchmarks.md",
-    )
-    table.add_column("policy")
-    for name in ("rounds", "rows a round", "tokens computed", "reuse", "time"):
-        table.add_column(name, justify="right")
-    for one in passes:
-        table.add_row(*one.summary)
+def comparison(title: str, names: tuple[str, str], figures: Sequence[Figure]) -> Table:
+    """One line a way, one column a figure."""
+    table = Table(title=title)
+    table.add_column("")
+    for one in figures:
+        table.add_column(one.name, justify="right")
+    for name, values in (
+        (names[0], [one.stock for one in figures]),
+        (names[1], [one.ours for one in figures]),
+    ):
+        table.add_row(name, *map(shown, values))
     return table
 
 
-def summary(asked: list[Question], stock: Pass, ours: Pass) -> str:
-    """The last line."""
+def shown(value: float) -> str:
+    """A count without a fraction, seconds with one."""
+    return f"{value:,.0f}" if value == round(value) else f"{value:.2f}"
+
+
+def accuracy(asked: Sequence[Question], done: Pass) -> str:
+    """How many of the answers are right."""
     right = sum(
         result.best.index == question.gold
-        for question, result in zip(asked, ours.results, strict=True)
+        for question, result in zip(asked, done.results, strict=True)
     )
-    _, stock_rounds, stock_rows, *_ = stock.summary
-    _, rounds, rows, _, reuse, _ = ours.summary
-    return (
-        f"{right} of {len(asked)} right ({right / len(asked):.0%}), reuse {reuse}; "
-        f"rounds {stock_rounds} in stock order -> {rounds} with RadixFlow, "
-        f"rows a round {stock_rows} -> {rows}; "
-        f"scores alike within {difference(stock, ours):.3f} nat"
-    )
+    return f"{right} of {len(asked)} right ({right / len(asked):.0%})"
 
 
 def difference(one: Pass, other: Pass) -> float:
     """Largest difference between an option's two scores: order must not matter."""
-    pairs = zip(one.results, other.results, strict=True)
     return max(
-        abs(left.score - right.score)
-        for first, second in pairs
-        for left in first.candidates
-        for right in second.candidates
-        if left.index == right.index
+        abs(left - right)
+        for first, second in zip(one.scores, other.scores, strict=True)
+        for left, right in zip(first, second, strict=True)
     )
+
+
+def check(figures: Sequence[Figure]) -> None:
+    """Hold RadixFlow to every figure that was shown.
+
+    Raises:
+        DemoError: one is not better.
+    """
+    worse = [
+        f"{one.name} {shown(one.stock)} -> {shown(one.ours)}"
+        for one in figures
+        if not one.is_better
+    ]
+    if worse:
+        raise DemoError(f"RadixFlow is not better in {', '.join(worse)}.")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Repeats of the same questions in two ways."""
+
+    stock: list[Pass]
+    ours: list[Pass]
+
+    def figures(self, *names: str) -> list[Figure]:
+        """The medians of some attributes of `Pass`."""
+        return [figure(name, self.stock, self.ours) for name in names]
+
+
+def compare(
+    http: httpx.Client, console: Console, asked: Sequence[Question]
+) -> tuple[Compared, Compared]:
+    """Both comparisons, their repeats interleaved.
+
+    Returns:
+        The questions as they are asked today and through RadixFlow; the backlog in
+        vLLM's order and in RadixFlow's.
+    """
+    policy = stats(http)["policy"]["name"]
+    backlog = [*asked, *few_shot_questions()]
+    today, ordered = Compared([], []), Compared([], [])
+    with Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+    ) as progress:
+        # Whoever is first pays for what is done once. It also tells how many requests
+        # the endpoint makes of the backlog.
+        bar = progress.add_task("warming up", total=2 + 4 * REPEATS)
+        requests = run_pass(http, policy, backlog).requests
+        progress.advance(bar)
+        run_pass(http, STOCK, asked[:4], through_completions)
+        progress.advance(bar)
+        steps: tuple[tuple[str, list[Pass], str, Sequence[Question], Ask], ...] = (
+            ("as today", today.stock, STOCK, asked, through_completions),
+            ("with RadixFlow", today.ours, policy, asked, through_radixflow),
+            (
+                "a backlog, as today",
+                ordered.stock,
+                STOCK,
+                backlog,
+                behind_a_pause(requests),
+            ),
+            (
+                "a backlog, with RadixFlow",
+                ordered.ours,
+                policy,
+                backlog,
+                behind_a_pause(requests),
+            ),
+        )
+        for _ in range(REPEATS):
+            for label, passes, name, some, ask in steps:
+                progress.update(bar, description=label)
+                passes.append(run_pass(http, name, some, ask))
+                progress.advance(bar)
+    return today, ordered
 
 
 def show(console: Console, folder: Path, seconds: float) -> None:
     """The whole demo.
 
     Raises:
-        DemoError: the server did not come up or did not do as asked.
+        DemoError: the server did not come up, did not do as asked, or RadixFlow is not
+            better in every figure.
         RadixFlowError: a question could not be scored.
     """
     asked = questions()
@@ -301,25 +526,37 @@ def show(console: Console, folder: Path, seconds: float) -> None:
         served(folder) as (url, process),
         httpx.Client(base_url=url, timeout=30) as http,
     ):
-        with Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=console,
-        ) as progress:
-            start = progress.add_task("starting the server (log: server.log)", total=1)
+        with console.status("starting the server (log: server.log)"):
             wait_until_up(http, process, seconds)
-            progress.advance(start)
-            default = stats(http)["policy"]["name"]
-            # Whoever is first pays for what is done once: let a group of its own do it.
-            asyncio.run(ask_all(url, asked[:1], progress, "warming up"))
-            stock = run_pass(http, STOCK, asked, progress)
-            ours = run_pass(http, default, asked, progress)
-        console.print(answers(asked, ours))
-        console.print(comparison([stock, ours]))
-        console.print(summary(asked, stock, ours), soft_wrap=True, highlight=False)
+        today, ordered = compare(http, console, asked)
+    asked_figures = today.figures("seconds", "tokens")
+    backlog_figures = ordered.figures("rounds", "tokens")
+    console.print(answers(asked, today.ours[-1]))
+    console.print(
+        comparison(
+            f"The same {len(asked)} questions at once",
+            ("vLLM's /v1/completions with echo", "RadixFlow's /v1/branches"),
+            asked_figures,
+        )
+    )
+    console.print(
+        comparison(
+            f"A backlog of {len(ordered.ours[0].scores)} questions, half with few-shot",
+            ("vLLM's order", "RadixFlow's order"),
+            backlog_figures,
+        )
+    )
+    alike = max(difference(today.stock[0], one) for one in [*today.stock, *today.ours])
+    console.print(
+        f"{accuracy(asked, today.ours[-1])}; scores alike within {alike:.3f} nat; "
+        + "; ".join(
+            f"{one.name} {shown(one.stock)} -> {shown(one.ours)}"
+            for one in [*asked_figures, *backlog_figures]
+        ),
+        soft_wrap=True,
+        highlight=False,
+    )
+    check([*asked_figures, *backlog_figures])
 
 
 def main() -> int:

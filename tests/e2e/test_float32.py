@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks._trees import LOADS, make_load
+from tests.e2e import trees
 from tests.e2e.loads import Load, loads
 from tests.e2e.served import Answer, Served, fresh_salt, serving
 
@@ -126,3 +128,24 @@ def test_labels(exact: Served, encode: Encode) -> None:
             rows = exact.uncached([prompt + encode(label) for prompt in prompts])
             read = [values[number] for values in answer.labels]
             assert read == pytest.approx([row[-1] for row in rows], abs=EXACT)
+
+
+@pytest.mark.parametrize(
+    "load",
+    ["w6", *(pytest.param(n, marks=pytest.mark.slow) for n in LOADS if n != "w6")],
+)
+def test_trees(exact: Served, load: str) -> None:
+    """Crowded, warm and one after another, with groups that hang up among them."""
+    groups = make_load(load, share=0.1)
+    expected = trees.uncached(exact, groups)
+    salt, alone = fresh_salt(), fresh_salt()
+    with ThreadPoolExecutor(2 * len(groups)) as pool:
+        left = [pool.submit(trees.hang_up, exact, one, salt) for one in groups[::3]]
+        crowded = list(pool.map(lambda one: trees.ask(exact, one, salt), groups))
+        for one in left:
+            one.result()
+    warm = [trees.ask(exact, group, salt) for group in groups]
+    in_turn = [trees.ask(exact, group, alone) for group in groups]
+    assert sum(answer.usage["cached_tokens"] for answer in warm) > 0
+    for answers in (crowded, warm, in_turn):
+        trees.check(groups, answers, expected, trees.within(EXACT))
