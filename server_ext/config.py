@@ -166,7 +166,7 @@ POLICIES: Mapping[str, Policy] = {
         Policy(
             "radixflow+frag", admission="flex", frag=True, put_off=256, **_TRAVERSAL
         ),
-        Policy("radixflow+", tree=True, hints=True, frag=True, put_off=4, **_TRAVERSAL),
+        Policy("radixflow+", tree=True, hints=True, frag=True, **_TRAVERSAL),
     )
 }
 """The presets: the six of arXiv 2610.18143, and ``radixflow+``, ours.

@@ -264,7 +264,9 @@ def forget_unwritten(manager: KVCacheManager, request: Request) -> None:
 
 
 def after_allocation(
-    manager: KVCacheManager, note: Callable[[Request, int, int], None]
+    manager: KVCacheManager,
+    note: Callable[[Request, int, int], None],
+    make_room: Callable[[Request], bool],
 ) -> None:
     """Call `note` whenever a round takes a request in.
 
@@ -272,6 +274,7 @@ def after_allocation(
         manager: the scheduler's cache manager.
         note: called with the request, its new tokens, and the length of its prefix hit
             (0 for a request that goes on).
+        make_room: called with a request that did not get blocks; true: try again.
     """
     native = manager.allocate_slots
 
@@ -282,9 +285,10 @@ def after_allocation(
         *args: Any,
         **options: Any,
     ) -> Any:
-        blocks = native(
-            request, num_new_tokens, num_new_computed_tokens, *args, **options
-        )
+        given = (request, num_new_tokens, num_new_computed_tokens, *args)
+        blocks = native(*given, **options)
+        if blocks is None and make_room(request):
+            blocks = native(*given, **options)
         if blocks is not None:
             note(request, num_new_tokens, num_new_computed_tokens)
         return blocks

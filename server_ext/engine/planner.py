@@ -8,6 +8,7 @@ where its next chunk should end.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain, islice
 
 from vllm.v1.request import Request
 
@@ -16,6 +17,9 @@ from server_ext.hints import Hints
 from server_ext.policy.tree import Point, PrefixTree
 
 __all__ = ["StopPlanner"]
+
+MAX_COUNTED = 256
+"""Points that are counted to find out whether the cache is crowded."""
 
 
 class StopPlanner:
@@ -38,6 +42,7 @@ class StopPlanner:
         self._unplanned: dict[str, tuple[int, ...]] = {}
         self._prefilling: set[str] = set()
         self._decided: tuple[str, int, int] = ("", 0, 0)
+        self._needs: dict[str, tuple[int, int]] = {}
 
     # -- the life of a request ---------------------------------------------------
 
@@ -93,6 +98,7 @@ class StopPlanner:
         if request.request_id in self.tree:
             self.tree.admitted(request.request_id, hit // self.tree.unit)
             self._prefilling.add(request.request_id)
+            self._needs.pop(request.request_id, None)
 
     def preempted(self, request: Request) -> None:
         """The request waits again, from its beginning."""
@@ -111,6 +117,7 @@ class StopPlanner:
         self.tree.finished(request_id)
         self._unplanned.pop(request_id, None)
         self._prefilling.discard(request_id)
+        self._needs.pop(request_id, None)
         self._stops.forget(request_id)
 
     def round_planned(self, requests: Iterable[Request]) -> None:
@@ -136,6 +143,55 @@ class StopPlanner:
     def blocking_point(self, request_id: str) -> Point | None:
         """The point at which a waiting request should wait, None if it may run."""
         return self.tree.blocking_point(request_id)
+
+    def deferred(self, request: Request, needs: int) -> None:
+        """Remember the chunk of a deferred request, to spare it a lookup."""
+        name = request.request_id
+        self._needs[name] = self.tree.published_depth(name), needs
+
+    def known_needs(self, request: Request) -> int | None:
+        """The chunk that a deferred request needs, None once it may need less.
+
+        An evicted checkpoint only makes the chunk longer.
+        """
+        name = request.request_id
+        depth, needs = self._needs.get(name, (-1, 0))
+        return needs if depth == self.tree.published_depth(name) else None
+
+    def point_of(self, request: Request, hit: int) -> Point | None:
+        """The point at the end of a hit, where others wait to resume from it too."""
+        return self.tree.shared_point(request.request_id, hit // self.tree.unit)
+
+    def leads(self, request: Request) -> bool:
+        """Whether the chunk that `start` decided on leaves a checkpoint for others."""
+        return self._decided[0] == request.request_id and self._decided[2] > 0
+
+    def blocks_in_use(self, open_points: Iterable[Point], groups: int) -> int:
+        """Cache blocks that checkpoints take which requests wait for, at least.
+
+        Args:
+            open_points: published points with waiting requests behind them.
+            groups: recurrent cache groups; each takes a block and a copy of it.
+        """
+        per_block = self._block_size // self.tree.unit
+        blocks = 0
+        for point in islice(open_points, MAX_COUNTED):
+            above = 0 if point.parent is None else point.parent.depth
+            blocks += (point.depth - above) // per_block + 1 + 2 * groups
+        for name in self._prefilling:
+            if stop := self._stops.planned(name):
+                blocks += stop // self._block_size + 1 + 2 * groups
+        return blocks
+
+    def is_above(self, point: Point, open_points: Iterable[Point]) -> bool:
+        """Whether a checkpoint in use, or one on its way, lies below `point`."""
+        led = (
+            self.tree.end_of(name)
+            for name in self._prefilling
+            if self._stops.planned(name)
+        )
+        below = chain(islice(open_points, MAX_COUNTED), led)
+        return any(other is not point and _is_below(other, point) for other in below)
 
     def start(self, request: Request, hit: int) -> int | None:
         """Length of the first chunk of a waiting request behind a hit, in tokens.
@@ -169,3 +225,10 @@ class StopPlanner:
         unit = self.tree.unit
         unplanned = self._unplanned.get(name, ())
         return self.tree.next_stop(name, start // unit, unplanned) * unit
+
+
+def _is_below(point: Point, above: Point) -> bool:
+    parent = point.parent
+    while parent is not None and parent.depth > above.depth:
+        parent = parent.parent
+    return parent is above

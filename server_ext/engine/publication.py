@@ -8,7 +8,6 @@ the scheduler does not plan for, and decoding, stay native.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ class PlannedStops:
         return len(self._stops)
 
     def plan(self, request_id: str, stop: int) -> None:
-        """The chunk that is about to be allocated ends at `stop` tokens; 0: anywhere."""
+        """The chunk about to be allocated ends at `stop` tokens; 0: anywhere."""
         self._stops[request_id] = stop
 
     def planned(self, request_id: str) -> int | None:
@@ -110,7 +109,7 @@ def publish_planned_stops(manager: KVCacheManager, stops: PlannedStops) -> None:
 def _withhold_from_leaves(
     single: Any, stops: PlannedStops, states_of_outputs: bool
 ) -> None:
-    """A leaf leaves no attention keys: without a state beside them they serve nobody."""
+    """A leaf leaves no attention keys: without a state they serve nobody."""
     native = single.cache_blocks
 
     def cache_blocks(request: Request, *args: Any, **options: Any) -> None:

@@ -85,8 +85,8 @@ class PrefixQueue(RequestQueue):
 
     @property
     def open_points(self) -> Iterable[Point]:
-        """Points that were released and still have requests in their bucket."""
-        return self._opened.keys()
+        """Points without a leader that requests still wait behind."""
+        return self._opened
 
     def is_blocked(self, request: Request) -> bool:
         """Whether a request waits in a bucket."""

@@ -33,6 +33,7 @@ from server_ext.config import (
 )
 from server_ext.engine import block_copy, compat
 from server_ext.engine.audit import AvoidableBubbleError, Scan, left_out
+from server_ext.engine.pins import Pins
 from server_ext.engine.planner import StopPlanner
 from server_ext.engine.publication import (
     PlannedStops,
@@ -43,7 +44,7 @@ from server_ext.engine.queue import PrefixQueue
 from server_ext.engine.scheduler_name import REFUSAL_FILE
 from server_ext.hints import IGNORED, Hints, read_hints
 from server_ext.metrics import Round, RoundLog
-from server_ext.policy.tree import PrefixTree
+from server_ext.policy.tree import Point, PrefixTree
 from server_ext.readiness import CommitFence, Readiness, classify
 from server_ext.recording import Arrival, Arrivals, packed
 
@@ -55,6 +56,8 @@ HISTORY = 512
 """Rounds kept for the trace and the live page."""
 DEBUG = "RADIXFLOW_DEBUG"
 """Environment variable: 1 looks back at every round for an avoidable bubble."""
+CROWDED = 0.5
+"""Share of the pool that checkpoints in use may take before others are computed."""
 SHORT_WAIT = 0.002
 """An idle engine turns about every this many seconds (vLLM's pause, and its work)."""
 
@@ -76,6 +79,7 @@ class RadixFlowScheduler(AsyncScheduler):
             self._check_block_copy()
             self._recurrent = compat.recurrent_managers(self.kv_cache_manager)
             self._stops = PlannedStops()
+            self._pins = Pins(self.kv_cache_manager.block_pool)
             self._adopt(policy_from_config(vllm_config.additional_config))
         except ConfigurationError as refusal:
             _tell_launcher(refusal)
@@ -97,7 +101,7 @@ class RadixFlowScheduler(AsyncScheduler):
         compat.backport_exact_readiness(
             self.kv_cache_manager, lambda: self.policy_preset.readiness == "exact"
         )
-        compat.after_allocation(self.kv_cache_manager, self._allocated)
+        compat.after_allocation(self.kv_cache_manager, self._allocated, self._make_room)
 
     def _check_block_copy(self) -> None:
         """A hit inside a block is exact only where whole blocks are copied."""
@@ -237,6 +241,7 @@ class RadixFlowScheduler(AsyncScheduler):
         self._gate.drop(request.request_id)
         if self._planner is not None:
             self._planner.finished(request.request_id)
+            self._pins.release_unneeded()
         if isinstance(self.waiting, PrefixQueue):
             self.waiting.forget(request.request_id)
         trace = self.log.finished(request.request_id)
@@ -363,6 +368,21 @@ class RadixFlowScheduler(AsyncScheduler):
         if self._planner is not None:
             self._planner.admitted(request, hit)
 
+    def _make_room(self, request: Request) -> bool:
+        """Pins give way to a request that runs, and to one that would run alone.
+
+        A waiting request beside others finds blocks when they end.
+        """
+        alone = not self.running
+        return (request.status == RequestStatus.RUNNING or alone) and (
+            self._pins.release_all()
+        )
+
+    def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
+        """Natively: vLLM resets the cache only where no block is referenced."""
+        self._pins.release_all()
+        return bool(super().reset_prefix_cache(*args, **kwargs))
+
     # -- who may enter ---------------------------------------------------------
 
     def _holds(self, request: Request) -> bool:
@@ -400,25 +420,61 @@ class RadixFlowScheduler(AsyncScheduler):
         policy = self.policy_preset
         if not self._recurrent or not (policy.traversal or policy.frag):
             return True
-        if self._waits_at_a_point(request):
+        if self._waits_at_a_point(request) or self._is_deferred_again(request):
             return False
         hit = self._look_up(request)
         if policy.traversal and not self._is_ready(hit):
             self.log.blocked(request.request_id, len(self.running))
             return False
+        needs: int | None
         if self._planner is not None and self._planner.plans(request):
             needs = self._planner.start(request, hit[1])
             if needs is None:
                 return False
-            cut = self._would_be_cut(needs)
-        else:
-            cut = self._native_chunk_is_cut(request, hit[1])
-        if policy.frag and cut and self._scan.deferred < policy.put_off:
-            self._scan.deferred += 1
-            self.log.counters.deferred += 1
+            if (point := self._planner.point_of(request, hit[1])) is not None:
+                self._pins.pin(point, hit[0].blocks)
+            if self._planner.leads(request) and self._is_crowded(point):
+                self._scan.deferred += 1
+                return False
+            if self._defers(self._would_be_cut(needs)):
+                self._planner.deferred(request, needs)
+                return False
+        elif self._defers(self._native_chunk_is_cut(request, hit[1])):
             return False
         self._lookup = (request.request_id, hit)
         return True
+
+    def _is_deferred_again(self, request: Request) -> bool:
+        """Whether a request that was deferred would be cut short once more."""
+        if self._planner is None or not self._planner.plans(request):
+            return False
+        needs = self._planner.known_needs(request)
+        return needs is not None and self._defers(self._would_be_cut(needs))
+
+    def _defers(self, cut: bool) -> bool:
+        """Whether a branch that would be cut short is left for the next round."""
+        policy = self.policy_preset
+        if not (policy.frag and cut and self._scan.deferred < policy.put_off):
+            return False
+        self._scan.deferred += 1
+        self.log.counters.deferred += 1
+        return True
+
+    def _is_crowded(self, point: Point | None) -> bool:
+        """Whether a new checkpoint should wait until others are used (depth first).
+
+        So where checkpoints that requests wait for fill their share of the pool, unless
+        the request resumes from one with no other below it.  The first request of a
+        round always runs where nothing else does, so that nobody waits for ever.
+        """
+        queue = self.waiting
+        if not (self._admitted or self.running) or not isinstance(queue, PrefixQueue):
+            return False
+        assert self._planner is not None
+        used = self._planner.blocks_in_use(queue.open_points, len(self._recurrent))
+        if used <= self.kv_cache_manager.block_pool.num_gpu_blocks * CROWDED:
+            return False
+        return point is None or self._planner.is_above(point, queue.open_points)
 
     def _waits_at_a_point(self, request: Request) -> bool:
         """Under priority scheduling the queue is vLLM's, and shows every request."""

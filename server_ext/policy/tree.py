@@ -318,8 +318,8 @@ class PrefixTree:
         Args:
             item: a request.
             start: its computed length in units.
-            unplanned: stops, in units and ascending, worth making where no request
-                that does not share this prompt has to wait for them.
+            unplanned: vLLM's own stops, in units and ascending, made where the request
+                is alone: then they cost nobody else a round.
 
         Returns:
             A length in units; 0: nobody is expected to resume from it.
@@ -332,13 +332,29 @@ class PrefixTree:
         nobody_else_waits = self.root.waiting <= sharing
         certainty = 1.0 if unplanned and nobody_else_waits else SPECULATION
         stop = self._planned_stop(item, place, start, ahead, certainty)
-        if not stop and nobody_else_waits:
+        if not stop and len(self._places) == 1:
             stop = next((depth for depth in unplanned if depth > start), 0)
         return stop
 
-    def has_waiting(self, point: Point) -> bool:
-        """Whether a waiting request could resume from a checkpoint at this point."""
-        return point.waiting > 0
+    def end_of(self, item: Item) -> Point:
+        """The point at which a request's prompt ends."""
+        return self._places[item].point
+
+    def published_depth(self, item: Item) -> int:
+        """Units of a request's prompt behind which a checkpoint is believed to be."""
+        point: Point | None = self._places[item].point
+        while point is not None and not point.published:
+            point = point.parent
+        return 0 if point is None else point.depth
+
+    def shared_point(self, item: Item, depth: int) -> Point | None:
+        """The published point at this depth that others wait to resume from too."""
+        point: Point | None = self._places[item].point
+        while point is not None and point.depth > depth:
+            point = point.parent
+        if point is None or point.depth != depth or not point.published:
+            return None
+        return point if point.waiting > 1 else None
 
     # -- choosing ----------------------------------------------------------------
 
@@ -355,7 +371,8 @@ class PrefixTree:
             resumers = point.waiting - self._counts(self._places[leader])
             saved = (point.depth - depth) * self.unit * resumers
             if saved >= self._stop_cost(point):
-                deepest = point
+                # Each step must pay over the step before, as in the leader's stops.
+                deepest, depth = point, point.depth
         return deepest
 
     def _outranks(self, place: _Place, leader: Item) -> bool:
@@ -526,11 +543,9 @@ class PrefixTree:
         child.parent = middle
         middle.waiting = child.waiting
         leader = child.leader
-        if child.computed:
-            middle.computed = True
-        elif leader is not None and self._places[leader].computed >= depth:
-            middle.computed = True
-        else:
+        led_past = leader is not None and self._places[leader].computed >= depth
+        middle.computed = child.computed or led_past
+        if not middle.computed:
             middle.leader = leader
         if middle.computed:
             middle.expected = 1  # one request has passed this point unnoticed
