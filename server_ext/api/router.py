@@ -31,7 +31,7 @@ from server_ext.api.protocol import (
     shortened,
 )
 from server_ext.api.server import Server
-from server_ext.api.tokens import GroupPrompts, group_prompts
+from server_ext.api.tokens import GroupPrompts
 from server_ext.perfetto import chrome_trace
 
 __all__ = ["router"]
@@ -86,7 +86,8 @@ class GroupResponse(Response):
         events_in, events_out = anyio.create_memory_object_stream[dict[str, Any]](
             EVENTS_WAITING
         )
-        async with anyio.create_task_group() as tasks, events_out:
+        # The group ends before its stream does: cancelled, it has nowhere to fail.
+        async with events_out, anyio.create_task_group() as tasks:
 
             async def run() -> None:
                 async with events_in:
@@ -134,7 +135,7 @@ async def _answer(http: Request) -> Response:
     request = await _request(server, http)
     model = server.check(request)
     given = _rank(http.headers.get("x-data-parallel-rank"), server.ranks)
-    prompts = await _prompts(server, request)
+    prompts = await _prompts(server, request, http)
     rank = given if given is not None else server.home(prompts, request.cache_salt)
     group = Group(
         engine=server.engine,
@@ -161,21 +162,31 @@ async def _request(server: Server, http: Request) -> BranchesRequest:
     read = functools.partial(parse_request, body, limit=server.prompt_limit)
     if len(body) <= LARGE_BODY:
         return read()
-    return await anyio.to_thread.run_sync(read, limiter=server.encoders)
+    return await anyio.to_thread.run_sync(read, limiter=server.readers)
 
 
-async def _prompts(server: Server, request: BranchesRequest) -> GroupPrompts:
-    """Encode off the event loop: a long document must not stop other streams."""
+async def _prompts(
+    server: Server, request: BranchesRequest, http: Request
+) -> GroupPrompts:
+    """Encode the request's texts, unless its client goes away."""
+    refusal = RequestRefused(400, "client_gone", "the client went away")
+    async with anyio.create_task_group() as tasks:
 
-    def encode() -> GroupPrompts:
-        return group_prompts(
-            request,
-            server.tokenizer,
-            vocabulary=server.vocabulary,
-            limit=server.prompt_limit,
-        )
+        async def until_disconnected() -> None:
+            while (await http.receive())["type"] != "http.disconnect":
+                pass
+            tasks.cancel_scope.cancel()
 
-    return await anyio.to_thread.run_sync(encode, limiter=server.encoders)
+        tasks.start_soon(until_disconnected)
+        try:
+            return await server.encoders.prompts(
+                request, vocabulary=server.vocabulary, limit=server.prompt_limit
+            )
+        except RequestRefused as error:
+            refusal = error
+        finally:
+            tasks.cancel_scope.cancel()
+    raise refusal
 
 
 def _request_id(given: str | None) -> str:

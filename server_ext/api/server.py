@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from vllm.v1.engine.exceptions import EngineDeadError
 
+from server_ext.api.encoders import Encoders
 from server_ext.api.group import Load, Route
 from server_ext.api.progress import Groups
 from server_ext.api.protocol import BranchesRequest, RequestRefused, shortened
@@ -37,7 +38,7 @@ class Server:
 
     Attributes:
         engine: vLLM's client.
-        tokenizer: the model's tokenizer.
+        encoders: they encode requests with the model's tokenizer.
         models: served model names.
         vocabulary: number of token ids.
         prompt_limit: most tokens of a prompt (one is left to generate).
@@ -50,7 +51,7 @@ class Server:
     """
 
     engine: EngineClient
-    tokenizer: Any
+    encoders: Encoders
     models: tuple[str, ...]
     vocabulary: int
     prompt_limit: int
@@ -61,9 +62,8 @@ class Server:
     startup: dict[str, Any]
     load: Load
     groups: Groups = field(default_factory=Groups)
-    # One at a time: a Rust tokenizer is not to be used from two threads at once, and
-    # large bodies that are read at once only hold each other up.
-    encoders: anyio.CapacityLimiter = field(
+    # One at a time: large bodies that are read at once only hold each other up.
+    readers: anyio.CapacityLimiter = field(
         default_factory=lambda: anyio.CapacityLimiter(1)
     )
 
@@ -77,7 +77,7 @@ class Server:
         labels = model.max_logprobs if model.max_logprobs >= 0 else MOST_IDS
         return cls(
             engine=engine,
-            tokenizer=engine.renderer.get_tokenizer(),
+            encoders=Encoders(engine.renderer.get_tokenizer()),
             models=tuple(args.served_model_name or (args.model,)),
             vocabulary=model.get_vocab_size(),
             prompt_limit=model.max_model_len - 1,

@@ -11,6 +11,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from server_ext.api.encoders import Encoders
 from server_ext.api.group import Load, Route
 from server_ext.api.router import router
 from server_ext.api.server import Server
@@ -181,7 +182,7 @@ def serve(engine: FakeEngine, **changes: Any) -> FastAPI:
     """vLLM's app with our routes, in front of `engine`."""
     settings: dict[str, Any] = {
         "engine": engine,
-        "tokenizer": Letters(),
+        "encoders": Encoders(Letters()),
         "models": ("fake", "other-name"),
         "vocabulary": VOCABULARY,
         "prompt_limit": LIMIT,

@@ -435,6 +435,23 @@ async def test_a_slow_reader_holds_its_group_back_and_no_other() -> None:
     assert sorted(by_index(slow)) == list(range(1000))
 
 
+async def test_a_slow_reader_that_goes_away_is_no_error() -> None:
+    app = serve(FakeEngine())
+    many = [f" {number}" for number in range(1000)]
+    client = Client(app, body=group(*many), reading=False)
+    groups = app.state.radixflow.groups
+    enough = router_module.EVENTS_WAITING + 2  # some of them wait to be taken
+    await until(lambda: groups.running and _ended(groups) >= enough)
+    client.go_away()
+    await client()  # and raises nothing
+    assert groups.running == 0
+
+
+def _ended(groups: Any) -> int:
+    [shown] = groups.as_dict()["groups"]
+    return int(shown["completed"])
+
+
 async def test_groups_under_one_request_id_do_not_meet() -> None:
     app = serve(FakeEngine())
     clients = [
