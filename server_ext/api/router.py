@@ -116,7 +116,7 @@ def _refusing(handler: Callable[..., Awaitable[Response]]) -> Any:
             return await handler(*args, **kwargs)
         except RequestRefused as refusal:
             # What is left of an unread body must not be taken for the next request.
-            unread = refusal.status in (408, 413)
+            unread = refusal.status in (408, 413, 415)
             headers = {"Connection": "close"} if unread else None
             return JSONResponse(refusal.body(), refusal.status, headers)
 

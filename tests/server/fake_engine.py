@@ -20,6 +20,9 @@ VOCABULARY = 0x3000
 LIMIT = 200
 
 
+JSON = {"Content-Type": "application/json"}
+
+
 class LettersEncoded(dict[str, Any]):
     """What `Letters` answers: an encoding whose every token is a word."""
 
@@ -235,7 +238,7 @@ class Client:
             "query_string": b"",
             "headers": [
                 (name.lower().encode(), value.encode("latin-1"))
-                for name, value in (headers or {}).items()
+                for name, value in (JSON | (headers or {})).items()
             ],
         }
         self.task = asyncio.ensure_future(app(scope, self._receive, self._send))
