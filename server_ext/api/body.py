@@ -25,8 +25,9 @@ async def read_body(http: Request, *, most: int, seconds: float) -> bytes:
 
     Raises:
         RequestRefused: 415 for a body that is not declared as JSON; 413 for one over
-            `most` bytes, at once where its length is known beforehand; 408 for one that is not whole in `seconds`; 400 where the
-            client went away (nobody reads that answer).
+            `most` bytes, at once where its length is known beforehand; 408 for one that
+            is not whole in `seconds`; 400 where the client went away (nobody reads
+            that answer).
     """
     _check_media_type(http.headers.get("content-type", ""))
     length = http.headers.get("content-length", "")

@@ -23,6 +23,11 @@ from vllm.tracing import extract_trace_headers
 from server_ext import __version__
 from server_ext.api.body import read_body
 from server_ext.api.group import Group
+from server_ext.api.listing import (
+    arrivals_response,
+    rounds_response,
+    trace_response,
+)
 from server_ext.api.progress import Groups
 from server_ext.api.protocol import (
     BranchesRequest,
@@ -32,12 +37,12 @@ from server_ext.api.protocol import (
 )
 from server_ext.api.server import Server
 from server_ext.api.tokens import GroupPrompts
-from server_ext.perfetto import chrome_trace
 
 __all__ = ["router"]
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 RANK = re.compile(r"[0-9]{1,9}")
+ROUND = re.compile(r"[0-9]{1,18}")
 MAX_BODY = 64 * 1024 * 1024
 LARGE_BODY = 64 * 1024
 """Bytes from which a body is read in a thread."""
@@ -209,6 +214,19 @@ def _rank(given: str | None, ranks: int) -> int | None:
     return int(given)
 
 
+def _after(http: Request) -> int:
+    """The round in ``?after=``, 0 where it is left out."""
+    given = http.query_params.get("after", "0")
+    if ROUND.fullmatch(given) is None:
+        raise RequestRefused(
+            422,
+            "invalid_request",
+            f"after: {shortened(given)} is not the number of a round",
+            "after",
+        )
+    return int(given)
+
+
 @router.get("/v1/radixflow/stats", response_model=None)
 @_refusing
 async def stats(http: Request) -> Response:
@@ -232,10 +250,9 @@ async def stats(http: Request) -> Response:
 
 @router.get("/v1/radixflow/rounds", response_model=None)
 @_refusing
-async def rounds(http: Request, after: int = 0) -> Response:
+async def rounds(http: Request) -> Response:
     """The last rounds, row by row."""
-    server: Server = http.app.state.radixflow
-    return JSONResponse({"v": 1, "rounds": await server.rounds(after)})
+    return await rounds_response(http.app.state.radixflow, _after(http))
 
 
 @router.get("/v1/radixflow/groups", response_model=None)
@@ -248,18 +265,16 @@ async def groups(http: Request) -> Response:
 
 @router.get("/v1/radixflow/arrivals", response_model=None)
 @_refusing
-async def arrivals(http: Request, after: int = 0) -> Response:
+async def arrivals(http: Request) -> Response:
     """The last arrivals, for ``radixflow replay export``."""
-    server: Server = http.app.state.radixflow
-    return JSONResponse({"v": 1, **await server.arrivals(after)})
+    return await arrivals_response(http.app.state.radixflow, _after(http))
 
 
 @router.get("/v1/radixflow/trace", response_model=None)
 @_refusing
 async def trace(http: Request) -> Response:
     """The last rounds as a Chrome trace (open it in Perfetto)."""
-    server: Server = http.app.state.radixflow
-    return JSONResponse(chrome_trace(await server.rounds(0)))
+    return await trace_response(http.app.state.radixflow)
 
 
 @router.post("/v1/radixflow/policy", response_model=None)

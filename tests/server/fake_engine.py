@@ -230,12 +230,13 @@ class Client:
         self.status = 0
         self.headers: dict[str, str] = {}
         self.body = b""
+        path, _, query = path.partition("?")
         scope = {
             "type": "http",
             "method": method,
             "path": path,
             "raw_path": path.encode(),
-            "query_string": b"",
+            "query_string": query.encode(),
             "headers": [
                 (name.lower().encode(), value.encode("latin-1"))
                 for name, value in (JSON | (headers or {})).items()

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from server_ext.order import ROW_WORK, GroupOrder, Lanes
 
 # --- lanes ---------------------------------------------------------

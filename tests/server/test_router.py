@@ -644,7 +644,8 @@ async def test_stats_of_a_dead_engine() -> None:
 
 async def test_arrivals_of_our_scheduler() -> None:
     kept = {"dropped": 0, "arrivals": [{"name": "r", "after": 0}]}
-    engine = FakeEngine(utilities={"radixflow_arrivals": lambda after: kept})
+    page = {**kept, "next": 1, "end": 1}
+    engine = FakeEngine(utilities={"radixflow_arrivals": lambda after, start: page})
     client = await Client(serve(engine), "GET", "/v1/radixflow/arrivals")()
     assert json.loads(client.body) == {"v": 1, **kept}
 
@@ -686,6 +687,12 @@ async def test_a_policy_that_is_none(body: Any) -> None:
 async def test_a_busy_server_keeps_its_policy() -> None:
     client = await switch({"name": "radix"}, lambda name: False)
     assert (client.status, client.error["code"]) == (409, "busy")
+
+
+async def test_a_policy_that_cannot_run_here() -> None:
+    client = await switch({"name": "radixflow"}, "--scheduling-policy is priority")
+    assert (client.status, client.error["code"]) == (422, "invalid_request")
+    assert client.error["message"] == "name: --scheduling-policy is priority"
 
 
 async def test_another_scheduler_has_no_policy() -> None:
