@@ -19,6 +19,10 @@ KEPT = 4096
 """Most arrivals that are kept."""
 KEPT_BYTES = 1 << 24
 """Most bytes of block keys that are kept."""
+PAGE_BYTES = 1 << 17
+"""Bytes after which a page ends; the engine makes one between two rounds."""
+ARRIVAL_BYTES = 1000
+"""What an arrival counts beside its keys."""
 KEY = 8
 """Bytes that are kept of a block key: enough to tell a billion apart."""
 
@@ -81,6 +85,28 @@ class Arrivals:
 
     def __iter__(self) -> Iterator[Arrival]:
         return iter(self._kept)
+
+    @property
+    def end(self) -> int:
+        """Arrivals since the start, those let go included."""
+        return self.dropped + len(self._kept)
+
+    def page(self, after: int, start: int) -> tuple[list[Arrival], int]:
+        """Some arrivals, from number `start` on, and the number of the next page's first.
+
+        Args:
+            after: arrivals before that round was planned are left out.
+            start: numbers count from the start of the server.
+        """
+        page: list[Arrival] = []
+        size = 0
+        for number, arrival in enumerate(self._kept, self.dropped):
+            if size >= PAGE_BYTES:
+                return page, number
+            if number >= start and arrival.after >= after:
+                page.append(arrival)
+                size += len(arrival.keys) + ARRIVAL_BYTES
+        return page, self.end
 
     def add(self, arrival: Arrival) -> None:
         """Keep one more, and let go what is too much."""

@@ -10,7 +10,7 @@ import anyio
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
-from server_ext.api.protocol import RequestRefused
+from server_ext.api.protocol import RequestRefused, shortened
 
 __all__ = ["read_body"]
 
@@ -24,12 +24,14 @@ async def read_body(http: Request, *, most: int, seconds: float) -> bytes:
         seconds: from now to its last byte.
 
     Raises:
-        RequestRefused: 413 for a body over `most` bytes, at once where its length is
-            told beforehand; 408 for one that is not whole in `seconds`; 400 where the
-            client went away (nobody reads that answer).
+        RequestRefused: 415 for a body that is not declared as JSON; 413 for one over
+            `most` bytes, at once where its length is known beforehand; 408 for one that
+            is not whole in `seconds`; 400 where the client went away (nobody reads
+            that answer).
     """
-    told = http.headers.get("content-length", "")
-    if told.isascii() and told.isdigit() and int(told[:20]) > most:
+    _check_media_type(http.headers.get("content-type", ""))
+    length = http.headers.get("content-length", "")
+    if length.isascii() and length.isdigit() and int(length[:20]) > most:
         raise _too_large(most)
     body = bytearray()
     try:
@@ -50,6 +52,23 @@ async def read_body(http: Request, *, most: int, seconds: float) -> bytes:
             400, "body_cut", f"the client went away after {len(body)} bytes"
         ) from None
     return bytes(body)
+
+
+def _check_media_type(declared: str) -> None:
+    """Take JSON alone.
+
+    A web page can send a text or a form to any server that its reader's browser
+    reaches; for JSON the browser first asks that server (a CORS preflight).
+    """
+    media_type = declared.partition(";")[0].strip().lower()
+    if media_type != "application/json":
+        raise RequestRefused(
+            415,
+            "unsupported_media_type",
+            f"Content-Type: {shortened(media_type)} is not application/json: "
+            "send the body as JSON",
+            "Content-Type",
+        )
 
 
 def _too_large(most: int) -> RequestRefused:

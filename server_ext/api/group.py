@@ -155,22 +155,24 @@ class Group:
         Cancelling this call aborts every unfinished branch in the engine.
         """
         await emit(self._started())
-        slots = anyio.CapacityLimiter(BRANCHES_IN_FLIGHT)
+        in_flight = anyio.Semaphore(BRANCHES_IN_FLIGHT)
         parts = self._parts()
         hints = self._hints(len(parts))
         async with anyio.create_task_group() as tasks:
             for part in parts:
-                tasks.start_soon(self._in_slot, slots, part, hints, emit)
+                # It lets other groups run, too: submitting a long prompt takes a while.
+                await in_flight.acquire()
+                tasks.start_soon(self._run_part, part, hints, in_flight, emit)
         await emit(self._completed())
 
-    async def _in_slot(
+    async def _run_part(
         self,
-        slots: anyio.CapacityLimiter,
         part: Sequence[int],
         hints: dict[str, Any],
+        in_flight: anyio.Semaphore,
         emit: Emit,
     ) -> None:
-        async with slots:  # until the events are out: a slow reader slows the group
+        try:
             events = (
                 await self._read_together(part, hints)
                 if len(part) > 1
@@ -178,6 +180,8 @@ class Group:
             )
             for event in events:
                 await emit(event)
+        finally:  # once the events are out: a slow reader slows the group
+            in_flight.release()
 
     def _parts(self) -> list[list[int]]:
         """The branches of each request, in order.

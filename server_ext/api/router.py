@@ -23,6 +23,11 @@ from vllm.tracing import extract_trace_headers
 from server_ext import __version__
 from server_ext.api.body import read_body
 from server_ext.api.group import Group
+from server_ext.api.listing import (
+    arrivals_response,
+    rounds_response,
+    trace_response,
+)
 from server_ext.api.progress import Groups
 from server_ext.api.protocol import (
     BranchesRequest,
@@ -31,13 +36,13 @@ from server_ext.api.protocol import (
     shortened,
 )
 from server_ext.api.server import Server
-from server_ext.api.tokens import GroupPrompts, group_prompts
-from server_ext.perfetto import chrome_trace
+from server_ext.api.tokens import GroupPrompts
 
 __all__ = ["router"]
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 RANK = re.compile(r"[0-9]{1,9}")
+ROUND = re.compile(r"[0-9]{1,18}")
 MAX_BODY = 64 * 1024 * 1024
 LARGE_BODY = 64 * 1024
 """Bytes from which a body is read in a thread."""
@@ -86,7 +91,8 @@ class GroupResponse(Response):
         events_in, events_out = anyio.create_memory_object_stream[dict[str, Any]](
             EVENTS_WAITING
         )
-        async with anyio.create_task_group() as tasks, events_out:
+        # The group ends before its stream does: cancelled, it has nowhere to fail.
+        async with events_out, anyio.create_task_group() as tasks:
 
             async def run() -> None:
                 async with events_in:
@@ -115,7 +121,7 @@ def _refusing(handler: Callable[..., Awaitable[Response]]) -> Any:
             return await handler(*args, **kwargs)
         except RequestRefused as refusal:
             # What is left of an unread body must not be taken for the next request.
-            unread = refusal.status in (408, 413)
+            unread = refusal.status in (408, 413, 415)
             headers = {"Connection": "close"} if unread else None
             return JSONResponse(refusal.body(), refusal.status, headers)
 
@@ -134,7 +140,7 @@ async def _answer(http: Request) -> Response:
     request = await _request(server, http)
     model = server.check(request)
     given = _rank(http.headers.get("x-data-parallel-rank"), server.ranks)
-    prompts = await _prompts(server, request)
+    prompts = await _prompts(server, request, http)
     rank = given if given is not None else server.home(prompts, request.cache_salt)
     group = Group(
         engine=server.engine,
@@ -161,21 +167,31 @@ async def _request(server: Server, http: Request) -> BranchesRequest:
     read = functools.partial(parse_request, body, limit=server.prompt_limit)
     if len(body) <= LARGE_BODY:
         return read()
-    return await anyio.to_thread.run_sync(read, limiter=server.encoders)
+    return await anyio.to_thread.run_sync(read, limiter=server.readers)
 
 
-async def _prompts(server: Server, request: BranchesRequest) -> GroupPrompts:
-    """Encode off the event loop: a long document must not stop other streams."""
+async def _prompts(
+    server: Server, request: BranchesRequest, http: Request
+) -> GroupPrompts:
+    """Encode the request's texts, unless its client goes away."""
+    refusal = RequestRefused(400, "client_gone", "the client went away")
+    async with anyio.create_task_group() as tasks:
 
-    def encode() -> GroupPrompts:
-        return group_prompts(
-            request,
-            server.tokenizer,
-            vocabulary=server.vocabulary,
-            limit=server.prompt_limit,
-        )
+        async def until_disconnected() -> None:
+            while (await http.receive())["type"] != "http.disconnect":
+                pass
+            tasks.cancel_scope.cancel()
 
-    return await anyio.to_thread.run_sync(encode, limiter=server.encoders)
+        tasks.start_soon(until_disconnected)
+        try:
+            return await server.encoders.prompts(
+                request, vocabulary=server.vocabulary, limit=server.prompt_limit
+            )
+        except RequestRefused as error:
+            refusal = error
+        finally:
+            tasks.cancel_scope.cancel()
+    raise refusal
 
 
 def _request_id(given: str | None) -> str:
@@ -194,6 +210,19 @@ def _rank(given: str | None, ranks: int) -> int | None:
             f"X-data-parallel-rank: {shortened(given)} is not one of this server's "
             f"ranks 0 to {ranks - 1}",
             "X-data-parallel-rank",
+        )
+    return int(given)
+
+
+def _after(http: Request) -> int:
+    """The round in ``?after=``, 0 where it is left out."""
+    given = http.query_params.get("after", "0")
+    if ROUND.fullmatch(given) is None:
+        raise RequestRefused(
+            422,
+            "invalid_request",
+            f"after: {shortened(given)} is not the number of a round",
+            "after",
         )
     return int(given)
 
@@ -221,10 +250,9 @@ async def stats(http: Request) -> Response:
 
 @router.get("/v1/radixflow/rounds", response_model=None)
 @_refusing
-async def rounds(http: Request, after: int = 0) -> Response:
+async def rounds(http: Request) -> Response:
     """The last rounds, row by row."""
-    server: Server = http.app.state.radixflow
-    return JSONResponse({"v": 1, "rounds": await server.rounds(after)})
+    return await rounds_response(http.app.state.radixflow, _after(http))
 
 
 @router.get("/v1/radixflow/groups", response_model=None)
@@ -237,18 +265,16 @@ async def groups(http: Request) -> Response:
 
 @router.get("/v1/radixflow/arrivals", response_model=None)
 @_refusing
-async def arrivals(http: Request, after: int = 0) -> Response:
+async def arrivals(http: Request) -> Response:
     """The last arrivals, for ``radixflow replay export``."""
-    server: Server = http.app.state.radixflow
-    return JSONResponse({"v": 1, **await server.arrivals(after)})
+    return await arrivals_response(http.app.state.radixflow, _after(http))
 
 
 @router.get("/v1/radixflow/trace", response_model=None)
 @_refusing
 async def trace(http: Request) -> Response:
     """The last rounds as a Chrome trace (open it in Perfetto)."""
-    server: Server = http.app.state.radixflow
-    return JSONResponse(chrome_trace(await server.rounds(0)))
+    return await trace_response(http.app.state.radixflow)
 
 
 @router.post("/v1/radixflow/policy", response_model=None)

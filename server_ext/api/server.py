@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from vllm.v1.engine.exceptions import EngineDeadError
 
+from server_ext.api.encoders import Encoders
 from server_ext.api.group import Load, Route
 from server_ext.api.progress import Groups
 from server_ext.api.protocol import BranchesRequest, RequestRefused, shortened
@@ -37,7 +38,7 @@ class Server:
 
     Attributes:
         engine: vLLM's client.
-        tokenizer: the model's tokenizer.
+        encoders: they encode requests with the model's tokenizer.
         models: served model names.
         vocabulary: number of token ids.
         prompt_limit: most tokens of a prompt (one is left to generate).
@@ -50,7 +51,7 @@ class Server:
     """
 
     engine: EngineClient
-    tokenizer: Any
+    encoders: Encoders
     models: tuple[str, ...]
     vocabulary: int
     prompt_limit: int
@@ -61,9 +62,10 @@ class Server:
     startup: dict[str, Any]
     load: Load
     groups: Groups = field(default_factory=Groups)
-    # One at a time: a Rust tokenizer is not to be used from two threads at once, and
-    # large bodies that are read at once only hold each other up.
-    encoders: anyio.CapacityLimiter = field(
+    # One page of the engine's lists at a time, whoever reads them.
+    pages: anyio.Lock = field(default_factory=anyio.Lock)
+    # One at a time: large bodies that are read at once only hold each other up.
+    readers: anyio.CapacityLimiter = field(
         default_factory=lambda: anyio.CapacityLimiter(1)
     )
 
@@ -77,7 +79,7 @@ class Server:
         labels = model.max_logprobs if model.max_logprobs >= 0 else MOST_IDS
         return cls(
             engine=engine,
-            tokenizer=engine.renderer.get_tokenizer(),
+            encoders=Encoders(engine.renderer.get_tokenizer()),
             models=tuple(args.served_model_name or (args.model,)),
             vocabulary=model.get_vocab_size(),
             prompt_limit=model.max_model_len - 1,
@@ -139,25 +141,27 @@ class Server:
         """The scheduler's snapshot now."""
         return await _utility(self.engine, "radixflow_snapshot")
 
-    async def rounds(self, after: int) -> list[dict[str, Any]]:
-        """The rounds after number `after` that the scheduler still keeps."""
-        kept: list[dict[str, Any]] = await _utility(
-            self.engine, "radixflow_rounds", after
-        )
-        return kept
+    async def rounds_page(self, after: int) -> dict[str, Any]:
+        """A page of the rounds after number `after` that the scheduler still keeps."""
+        async with self.pages:
+            page: dict[str, Any] = await _utility(
+                self.engine, "radixflow_rounds", after
+            )
+        return page
 
-    async def arrivals(self, after: int) -> dict[str, Any]:
-        """The arrivals after round `after` that the scheduler still keeps.
+    async def arrivals_page(self, after: int, start: int) -> dict[str, Any]:
+        """A page of the arrivals after round `after` that the scheduler still keeps.
 
         Raises:
             RequestRefused: the scheduler is not ours.
         """
-        kept: dict[str, Any] | None = await _utility(
-            self.engine, "radixflow_arrivals", after
-        )
-        if kept is None:
+        async with self.pages:
+            page: dict[str, Any] | None = await _utility(
+                self.engine, "radixflow_arrivals", after, start
+            )
+        if page is None:
             raise _not_ours()
-        return kept
+        return page
 
     async def switch_policy(self, body: bytes) -> str:
         """Switch to the policy that `body` names.
@@ -179,7 +183,10 @@ class Server:
             )
         if not self.route.ours:
             raise _not_ours()
-        if not await _utility(self.engine, "radixflow_set_policy", name):
+        switched = await _utility(self.engine, "radixflow_set_policy", name)
+        if isinstance(switched, str):
+            raise RequestRefused(422, "invalid_request", f"name: {switched}", "name")
+        if not switched:
             raise RequestRefused(
                 409, "busy", "requests are in flight: switch when the server is idle"
             )

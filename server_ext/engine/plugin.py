@@ -45,22 +45,31 @@ def _engine(core: Any) -> dict[str, Any]:
     }
 
 
-def radixflow_rounds(self: Any, after: int) -> list[dict[str, Any]]:
-    """The kept rounds after number `after`; empty where the scheduler is not ours."""
+def radixflow_rounds(self: Any, after: int) -> dict[str, Any]:
+    """A page of the kept rounds; empty where the scheduler is not ours."""
     rounds_after = getattr(self.scheduler, "rounds_after", None)
-    return [] if rounds_after is None else list(rounds_after(after))
+    if rounds_after is None:
+        return {"rounds": [], "newest": 0}
+    return dict(rounds_after(after))
 
 
-def radixflow_arrivals(self: Any, after: int) -> dict[str, Any] | None:
-    """The kept arrivals after round `after`; None where the scheduler is not ours."""
+def radixflow_arrivals(self: Any, after: int, start: int) -> dict[str, Any] | None:
+    """A page of the kept arrivals; None where the scheduler is not ours."""
     arrivals_after = getattr(self.scheduler, "arrivals_after", None)
-    return None if arrivals_after is None else dict(arrivals_after(after))
+    return None if arrivals_after is None else dict(arrivals_after(after, start))
 
 
-def radixflow_set_policy(self: Any, name: str) -> bool:
-    """Switch the policy of an idle scheduler; False where it is busy or not ours."""
+def radixflow_set_policy(self: Any, name: str) -> bool | str:
+    """Switch the policy of an idle scheduler.
+
+    Returns:
+        False where it is busy or not ours, the reason where it cannot run by that one.
+    """
     set_policy = getattr(self.scheduler, "set_policy", None)
-    return bool(set_policy is not None and set_policy(name))
+    try:
+        return bool(set_policy is not None and set_policy(name))
+    except ConfigurationError as refusal:
+        return str(refusal)
 
 
 def ask_workers(core: Any) -> list[list[str]]:

@@ -54,6 +54,8 @@ logger = init_logger("vllm.radixflow")
 
 HISTORY = 512
 """Rounds kept for the trace and the live page."""
+PAGE_ROWS = 2048
+"""Rows after which a page of rounds ends."""
 DEBUG = "RADIXFLOW_DEBUG"
 """Environment variable: 1 looks back at every round for an avoidable bubble."""
 CROWDED = 0.5
@@ -604,13 +606,28 @@ class RadixFlowScheduler(AsyncScheduler):
             },
         }
 
-    def rounds_after(self, number: int) -> list[dict[str, object]]:
-        """The rounds after `number` that are still kept, oldest first."""
-        return [entry.as_dict() for entry in self.history if entry.number > number]
+    def rounds_after(self, number: int) -> dict[str, Any]:
+        """A page of the kept rounds after `number`, oldest first.
 
-    def arrivals_after(self, number: int) -> dict[str, Any]:
-        """The arrivals after round `number`, and what a replay of them must know."""
-        kept = [arrival for arrival in self.arrivals if arrival.after >= number]
+        `newest` is the number of the last round; the engine makes a page between two.
+        """
+        page: list[dict[str, object]] = []
+        size = 0
+        for entry in self.history:
+            if size >= PAGE_ROWS:
+                break
+            if entry.number > number:
+                page.append(entry.as_dict())
+                size += 1 + len(entry.scheduled) + len(entry.blocked)
+        newest = self.history[-1].number if self.history else 0
+        return {"rounds": page, "newest": newest}
+
+    def arrivals_after(self, number: int, start: int = 0) -> dict[str, Any]:
+        """A page of the arrivals after round `number`, and what a replay must know.
+
+        `next` is where the next page starts, `end` where the last one ends.
+        """
+        page, after_page = self.arrivals.page(number, start)
         return {
             "policy": self.policy_preset.as_dict(),
             "settings": compat.snapshot_settings(
@@ -620,7 +637,9 @@ class RadixFlowScheduler(AsyncScheduler):
             "recurrent_groups": len(self._recurrent),
             "retention": self.kv_cache_manager.coordinator.retention_interval,
             "dropped": self.arrivals.dropped,
-            "arrivals": [arrival.as_dict() for arrival in kept],
+            "arrivals": [arrival.as_dict() for arrival in page],
+            "next": after_page,
+            "end": self.arrivals.end,
         }
 
     def set_policy(self, name: str) -> bool:

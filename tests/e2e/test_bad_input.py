@@ -10,6 +10,7 @@ from tests.e2e.served import Served, body
 
 pytestmark = pytest.mark.server
 
+JSON = {"Content-Type": "application/json"}
 DOCUMENT = "Anna lives in Port Alma. The lamp is kept in the attic."
 
 
@@ -82,7 +83,7 @@ def test_a_refusal_names_the_field(
     server: Served, content: Any, status: int, code: str, field: str | None
 ) -> None:
     raw = content if isinstance(content, bytes) else json.dumps(content).encode()
-    answer = server.http.post("/v1/branches", content=raw)
+    answer = server.http.post("/v1/branches", content=raw, headers=JSON)
     assert answer.status_code == status, answer.text
     error = answer.json()["error"]
     assert (error["code"], error["field"]) == (code, field)
@@ -112,9 +113,18 @@ def test_the_models_limit_is_exact(server: Served) -> None:
 
 
 def test_a_body_over_the_limit(server: Served) -> None:
-    answer = server.http.post("/v1/branches", content=b" " * (64 * 2**20 + 1))
+    content = b" " * (64 * 2**20 + 1)
+    answer = server.http.post("/v1/branches", content=content, headers=JSON)
     assert answer.status_code == 413
     assert answer.json()["error"]["code"] == "body_too_large"
+    lives_on(server)
+
+
+@pytest.mark.parametrize("path", ["/v1/branches", "/v1/radixflow/policy"])
+def test_a_form_of_a_web_page(server: Served, path: str) -> None:
+    answer = server.http.post(path, content=json.dumps({"name": "radix"}))
+    assert answer.status_code == 415
+    assert answer.json()["error"]["code"] == "unsupported_media_type"
     lives_on(server)
 
 

@@ -41,9 +41,14 @@ def told(arm: str, *, asynchronous: bool = False) -> tuple[dict[str, Any], list[
     engine = Engine(trace, CARD, ARMS[arm], cost=CARD.cost, asynchronous=asynchronous)
     engine.run()
     scheduler = engine.scheduler
+    arrivals, rounds = scheduler.arrivals_after(0), scheduler.rounds_after(0)["rounds"]
+    while arrivals["next"] < arrivals["end"]:
+        page = scheduler.arrivals_after(0, arrivals["next"])
+        arrivals = {**page, "arrivals": arrivals["arrivals"] + page["arrivals"]}
+    while more := scheduler.rounds_after(rounds[-1]["number"])["rounds"]:
+        rounds += more
     # JSON, as it comes over HTTP
-    answers = json.dumps([scheduler.arrivals_after(0), scheduler.rounds_after(0)])
-    arrivals, rounds = json.loads(answers)
+    arrivals, rounds = json.loads(json.dumps([arrivals, rounds]))
     return arrivals, rounds
 
 

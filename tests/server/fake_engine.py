@@ -11,12 +11,16 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from server_ext.api.encoders import Encoders
 from server_ext.api.group import Load, Route
 from server_ext.api.router import router
 from server_ext.api.server import Server
 
 VOCABULARY = 0x3000
 LIMIT = 200
+
+
+JSON = {"Content-Type": "application/json"}
 
 
 class LettersEncoded(dict[str, Any]):
@@ -181,7 +185,7 @@ def serve(engine: FakeEngine, **changes: Any) -> FastAPI:
     """vLLM's app with our routes, in front of `engine`."""
     settings: dict[str, Any] = {
         "engine": engine,
-        "tokenizer": Letters(),
+        "encoders": Encoders(Letters()),
         "models": ("fake", "other-name"),
         "vocabulary": VOCABULARY,
         "prompt_limit": LIMIT,
@@ -226,15 +230,16 @@ class Client:
         self.status = 0
         self.headers: dict[str, str] = {}
         self.body = b""
+        path, _, query = path.partition("?")
         scope = {
             "type": "http",
             "method": method,
             "path": path,
             "raw_path": path.encode(),
-            "query_string": b"",
+            "query_string": query.encode(),
             "headers": [
                 (name.lower().encode(), value.encode("latin-1"))
-                for name, value in (headers or {}).items()
+                for name, value in (JSON | (headers or {})).items()
             ],
         }
         self.task = asyncio.ensure_future(app(scope, self._receive, self._send))

@@ -18,7 +18,7 @@ from tests.server.fake_engine import FakeEngine, group, serve
 from tests.server.sockets import listening
 
 GOOD = json.dumps(group()).encode()
-HEAD = b"POST /v1/branches HTTP/1.1\r\nHost: x\r\n"
+HEAD = b"POST /v1/branches HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
 
 @pytest.fixture
@@ -134,6 +134,42 @@ def test_more_branches_than_the_wire_allows_are_refused_before_any_runs(
         status, body = answer(connection)
     assert (status, json.loads(body)["error"]["field"]) == (422, "branches")
     assert not engine.asked
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        b"text/plain",
+        b"text/plain; application/json",
+        b"application/x-www-form-urlencoded",
+        b"multipart/form-data; boundary=x",
+        b"application/jsonp",
+        b"x" * 5000,
+        None,
+    ],
+    ids=["text", "text that says JSON", "form", "parts", "like it", "long", "nothing"],
+)
+@pytest.mark.parametrize("route", [b"branches", b"radixflow/policy"])
+def test_what_a_web_page_may_send_unasked_is_refused(
+    url: str, engine: FakeEngine, route: bytes, declared: bytes | None
+) -> None:
+    line = b"" if declared is None else b"Content-Type: " + declared + b"\r\n"
+    head = b"POST /v1/" + route + b" HTTP/1.1\r\nHost: x\r\n" + line
+    with connected(url) as connection:
+        connection.sendall(head + b"Content-Length: %d\r\n\r\n" % len(GOOD))
+        assert told(connection) == (415, "unsupported_media_type")
+    assert not engine.asked
+
+
+@pytest.mark.parametrize(
+    "declared", [b"application/json; charset=utf-8", b"Application/JSON "]
+)
+def test_json_by_any_spelling_is_taken(url: str, declared: bytes) -> None:
+    head = HEAD.replace(b"application/json", declared)
+    length = b"Content-Length: %d\r\nConnection: close\r\n\r\n" % len(GOOD)
+    with connected(url) as connection:
+        connection.sendall(head + length + GOOD)
+        assert answer(connection)[0] == 200
 
 
 def test_nesting_that_no_parser_should_follow_is_refused(url: str) -> None:

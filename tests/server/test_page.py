@@ -52,8 +52,8 @@ def snapshot(rounds: int = 300) -> dict[str, Any]:
     }
 
 
-def rounds(after: int) -> list[dict[str, object]]:
-    return [
+def rounds(after: int, most: int = 300) -> dict[str, Any]:
+    kept = [
         Round(
             number=number,
             at=number / 10,
@@ -66,7 +66,8 @@ def rounds(after: int) -> list[dict[str, object]]:
             parked=number % 7,
         ).as_dict()
         for number in range(after + 1, 301)
-    ]
+    ][:most]
+    return {"rounds": kept, "newest": after + len(kept)}
 
 
 def app(**utilities: Any) -> FastAPI:
@@ -137,7 +138,7 @@ async def test_only_its_own_script_may_run() -> None:
 @pytest.mark.asyncio
 @pytest.mark.parametrize("path", ["stats", "rounds", "groups", "arrivals", "trace"])
 async def test_all_that_it_shows_needs_the_key(path: str) -> None:
-    built = app(radixflow_arrivals={})
+    built = app(radixflow_arrivals={"arrivals": [], "dropped": 0, "next": 0, "end": 0})
     built.add_middleware(AuthenticationMiddleware, tokens=[KEY])
     for headers, status in (
         ({}, 401),
@@ -318,9 +319,9 @@ def test_a_server_that_fails_and_starts_anew_begins_a_new_timeline() -> None:
     asked: list[int] = []
     failed: list[int] = []
 
-    def few(after: int) -> list[dict[str, object]]:
+    def few(after: int) -> dict[str, Any]:
         asked.append(after)
-        return rounds(after) if len(asked) == 1 else rounds(after)[:20]
+        return rounds(after) if len(asked) == 1 else rounds(after, most=20)
 
     def stats() -> dict[str, Any]:
         if asked and not failed:

@@ -435,6 +435,23 @@ async def test_a_slow_reader_holds_its_group_back_and_no_other() -> None:
     assert sorted(by_index(slow)) == list(range(1000))
 
 
+async def test_a_slow_reader_that_goes_away_is_no_error() -> None:
+    app = serve(FakeEngine())
+    many = [f" {number}" for number in range(1000)]
+    client = Client(app, body=group(*many), reading=False)
+    groups = app.state.radixflow.groups
+    enough = router_module.EVENTS_WAITING + 2  # some of them wait to be taken
+    await until(lambda: groups.running and _ended(groups) >= enough)
+    client.go_away()
+    await client()  # and raises nothing
+    assert groups.running == 0
+
+
+def _ended(groups: Any) -> int:
+    [shown] = groups.as_dict()["groups"]
+    return int(shown["completed"])
+
+
 async def test_groups_under_one_request_id_do_not_meet() -> None:
     app = serve(FakeEngine())
     clients = [
@@ -627,7 +644,8 @@ async def test_stats_of_a_dead_engine() -> None:
 
 async def test_arrivals_of_our_scheduler() -> None:
     kept = {"dropped": 0, "arrivals": [{"name": "r", "after": 0}]}
-    engine = FakeEngine(utilities={"radixflow_arrivals": lambda after: kept})
+    page = {**kept, "next": 1, "end": 1}
+    engine = FakeEngine(utilities={"radixflow_arrivals": lambda after, start: page})
     client = await Client(serve(engine), "GET", "/v1/radixflow/arrivals")()
     assert json.loads(client.body) == {"v": 1, **kept}
 
@@ -669,6 +687,12 @@ async def test_a_policy_that_is_none(body: Any) -> None:
 async def test_a_busy_server_keeps_its_policy() -> None:
     client = await switch({"name": "radix"}, lambda name: False)
     assert (client.status, client.error["code"]) == (409, "busy")
+
+
+async def test_a_policy_that_cannot_run_here() -> None:
+    client = await switch({"name": "radixflow"}, "--scheduling-policy is priority")
+    assert (client.status, client.error["code"]) == (422, "invalid_request")
+    assert client.error["message"] == "name: --scheduling-policy is priority"
 
 
 async def test_another_scheduler_has_no_policy() -> None:

@@ -1,6 +1,7 @@
 # ruff: noqa: RUF001  (full-width punctuation is meant)
 """The token boundary: lm-eval's rule, the document encoded once, every refusal."""
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -231,6 +232,127 @@ def test_a_seam_gives_the_joint_encoding(name: str, context: str, branch: str) -
     before = encode(tokenizer, context.rstrip())
     assert [*before[: made.keep], *made.tail] == whole
     assert made.scored_from == len(before)
+
+
+_ideographs = "安娜住在奥斯陆她的哥哥汤姆住罗马他们每年夏天都巴黎见面"
+_runs = st.one_of(
+    st.text(st.sampled_from("0123456789"), min_size=100, max_size=400),
+    st.text(st.sampled_from(_ideographs), min_size=100, max_size=400),
+    st.text(st.sampled_from("aAbB"), min_size=100, max_size=200),
+    st.text(st.sampled_from("แอนนาอาศัยอยู่ในออสโล"), min_size=100, max_size=200),
+    st.sampled_from(
+        ["1 2 3 4 ", "| 12 | 7,123 |\n", "=", " ", "don't", "CamelCase"]
+    ).map(lambda text: text * 60),
+    _texts,
+)
+_after = _texts | st.sampled_from(["0", "00", "Bb", "中A", "'s", "\u0301", " x", "\n"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=60)
+@given(context=st.lists(_runs, max_size=4).map("".join), branch=_after)
+def test_a_seam_in_runs_of_one_kind(name: str, context: str, branch: str) -> None:
+    """Digits, tables, Chinese: texts without a blank between two words."""
+    tokenizer = tokenizer_named(name)
+    made = Context(tokenizer, context).continued_by(branch)
+    before = encode(tokenizer, context.rstrip())
+    assert [*before[: made.keep], *made.tail] == encode(tokenizer, context + branch)
+    assert made.scored_from == len(before)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"\p{N}{1,3}|[^\r\n\p{L}\p{N}]?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+        r"\d{1,3}(?=(?:\d{3})*\b)|[^\r\n\p{L}\p{N}]?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+",
+    ],
+    ids=["from the left", "from the right"],
+)
+@pytest.mark.parametrize("digits", [300, 301, 302])
+@pytest.mark.parametrize("branch", ["7", "77", " x", "x", ","])
+def test_digits_in_threes(pattern: str, digits: int, branch: str) -> None:
+    """Counted from the right, one digit more moves every boundary before it."""
+    tokenizers = pytest.importorskip("tokenizers")
+    tokenizer = copy.deepcopy(tokenizer_named("gpt2-style"))
+    split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated")
+    letters = tokenizers.pre_tokenizers.ByteLevel(False, use_regex=False)
+    both = tokenizers.pre_tokenizers.Sequence([split, letters])
+    tokenizer.backend_tokenizer.pre_tokenizer = both
+    context = "Pi is " + ("31415926535897932384626433832795" * 10)[:digits]
+    made = Context(tokenizer, context).continued_by(branch)
+    before = encode(tokenizer, context)
+    assert [*before[: made.keep], *made.tail] == encode(tokenizer, context + branch)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "document",
+    [
+        "1 2 3 4 " * 2500,
+        "0123456789" * 2000,
+        "| 12 | 3.5 |\n" * 1500,
+        _ideographs * 700,
+    ],
+    ids=["digits and blanks", "digits", "a table", "Chinese"],
+)
+def test_a_document_without_words_is_encoded_once(name: str, document: str) -> None:
+    counting = Counting(tokenizer_named(name))
+    branches = [{"text": f" option {number}"} for number in range(50)]
+    prompts(counting, request(document, branches=branches))
+    assert sum(length > 1500 for length in counting.lengths) == 1
+    assert sum(counting.lengths) < 1.5 * len(document)
+
+
+@pytest.mark.parametrize("name", ["gpt2-style", "tekken"])
+def test_a_label_is_encoded_once_for_branches_that_end_alike(name: str) -> None:
+    counting = Counting(tokenizer_named(name))
+    branches = [{"text": f"\nCandidate: {n}\nCorrect:"} for n in range(100)]
+    made = {"branches": branches, "scoring": "label", "labels": [" yes", " no"]}
+    prompts(counting, request(LONG, **made))
+    assert len(counting.lengths) < 100 + 20
+
+
+def test_a_label_may_be_another_token_after_another_ending() -> None:
+    """The second branch ends in the middle of a word that the label completes."""
+    branches = [" x", " x", " Ans"]
+    with pytest.raises(RequestRefused, match="not exactly one token"):
+        prompts(tokenizer_named("gpt2-style"), labelled(["wer"], *branches))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("field", ["document", "question", "branches.1"])
+def test_a_text_far_too_long_is_not_encoded_whole(name: str, field: str) -> None:
+    counting, text = Counting(tokenizer_named(name)), LONG * 400
+    fields: dict[str, Any] = {
+        "document": {"document": text},
+        "question": {"document": {"token_ids": [5]}, "question": text},
+        "branches.1": {
+            "document": LONG,
+            "branches": [{"text": " a"}, {"text": text}, {"text": " b"}],
+        },
+    }[field]
+    asked = request(**fields)
+    with pytest.raises(RequestRefused) as caught:
+        prompts(counting, asked, limit=1000)
+    assert (caught.value.code, caught.value.field) == ("context_too_long", field)
+    assert sum(counting.lengths) < len(text) / 2
+
+
+def test_the_first_branch_that_does_not_fit_ends_the_work() -> None:
+    counting = Counting(tokenizer_named("demo"))
+    branches = [{"text": " word" * 200}] * 100
+    with pytest.raises(RequestRefused, match="tokens") as caught:
+        prompts(counting, request(LONG, branches=branches), limit=400)
+    assert caught.value.field == "branches.0"
+    assert len(counting.lengths) < 5
+
+
+def test_a_long_text_of_few_tokens_is_taken() -> None:
+    tokenizer = tokenizer_named("tekken")
+    text = "x" + " " * 50_000 + "y"
+    made = prompts(tokenizer, request(text), limit=4000)
+    assert list(made.context) == encode(tokenizer, text)
+    assert len(text) > 8 * (4000 + 256)
 
 
 @pytest.mark.parametrize("name", NAMES)
