@@ -7,6 +7,7 @@ refuses in one sentence what could not reuse anything, and leaves the rest to
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -103,6 +104,7 @@ def vllm_arguments(
     flags, policy = _take([_hyphenated(word) for word in words], "--policy")
     if policy is not None:
         environment[POLICY_VARIABLE] = policy
+    flags = _with_policy(flags, policy, environ.get(POLICY_VARIABLE))
     if "--page" in flags:
         flags = [flag for flag in flags if flag != "--page"]
         environment[PAGE_VARIABLE] = "1"
@@ -140,6 +142,40 @@ def vllm_arguments(
     return ["serve", model, *flags], environment
 
 
+def _with_policy(
+    flags: list[str], wanted: str | None, inherited: str | None
+) -> list[str]:
+    """Name the policy in ``--additional-config``, which reaches every engine.
+
+    vLLM's Ray executor copies its own environment variables to other nodes, not ours.
+
+    Raises:
+        ConfigurationError: two policies are named, or the value is no JSON object.
+    """
+    name = wanted or inherited
+    given = _value(flags, _CONFIG)
+    dotted = [flag for flag in flags if flag.startswith(f"{_CONFIG}.")]
+    if not name or "--config" in flags:  # a file may set the same flag
+        return flags
+    if given is None and dotted:
+        return [*flags, f"{_CONFIG}.radixflow.policy={name}"]
+    try:
+        config = json.loads(given or "{}")
+        section = config.setdefault("radixflow", {})
+        known = section.setdefault("policy", name)
+    except (AttributeError, ValueError) as error:
+        raise ConfigurationError(
+            f"{_CONFIG} must be a JSON object with an object under radixflow"
+        ) from error
+    if wanted is not None and known != wanted:
+        raise ConfigurationError(
+            f"--policy {wanted} and {_CONFIG} with policy {known}: name one of them"
+        )
+    rest, _ = _take(flags, _CONFIG)
+    return [*rest, _CONFIG, json.dumps(config)]
+
+
+_CONFIG = "--additional-config"
 _DEFAULTS = {
     "--scheduler-cls": SCHEDULER,
     "--max-logprobs": "128",

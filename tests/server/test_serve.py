@@ -1,5 +1,6 @@
 """``radixflow serve``: the command line it makes of another, and what it refuses."""
 
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from server_ext import serve
-from server_ext.config import ConfigurationError
+from server_ext.config import ConfigurationError, policy_from_config
 from server_ext.demo import CHECKPOINT
 from server_ext.engine import compat
 from server_ext.engine.scheduler_name import REFUSAL_FILE, SCHEDULER
@@ -88,11 +89,44 @@ def test_the_trackers_last_words_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("words", [["--policy", "radix"], ["--policy=radix"]])
-def test_the_policy_goes_through_the_environment(words: list[str]) -> None:
+def test_the_policy_reaches_every_engine(words: list[str]) -> None:
+    """Engines on other nodes get the configuration, not our environment variables."""
     made, environment = vllm_arguments(["m", *words, "--port", "1"], {})
     assert environment["RADIXFLOW_POLICY"] == "radix"
-    assert "radix" not in made
+    config = json.loads(value(made, "--additional-config"))
+    assert config == {"radixflow": {"policy": "radix"}}
+    assert policy_from_config(config, {}).name == "radix"
+    assert not {"radix", "--policy"} & {*made}
     assert value(made, "--port") == "1"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {"radixflow": {"policy": "radix"}}),
+        ({"other": 1}, {"other": 1, "radixflow": {"policy": "radix"}}),
+        (
+            {"radixflow": {"hold_ms": 2}},
+            {"radixflow": {"hold_ms": 2, "policy": "radix"}},
+        ),
+        ({"radixflow": {"policy": "timer5"}}, {"radixflow": {"policy": "timer5"}}),
+    ],
+)
+def test_a_policy_of_the_environment_joins_the_configuration(
+    given: dict[str, object], expected: dict[str, object]
+) -> None:
+    words = ["m", "--additional_config", json.dumps(given)]
+    made, _ = vllm_arguments(words, {"RADIXFLOW_POLICY": "radix"})
+    assert json.loads(value(made, "--additional-config")) == expected
+
+
+def test_without_a_policy_the_configuration_is_left_alone() -> None:
+    assert "--additional-config" not in arguments("m")
+    words = arguments("m", "--config", "server.yaml", "--policy", "radix")
+    assert "--additional-config" not in words
+    dotted = "--additional-config.radixflow.hold_ms=2"
+    words = arguments("m", dotted, "--policy", "radix")
+    assert {dotted, "--additional-config.radixflow.policy=radix"} <= {*words}
 
 
 REFUSED = {
@@ -104,6 +138,12 @@ REFUSED = {
     "mode without a value": (["m", "--mamba-cache-mode"], "needs a value"),
     "no kernel": (["demo", "--dtype=float32"], "float32: vLLM's CPU kernels"),
     "policy": (["m", "--policy", "fastest"], "'fastest'"),
+    "two policies": (
+        ["m", "--policy=radix", '--additional-config={"radixflow":{"policy":"timer5"}}'],
+        "name one of them",
+    ),
+    "no JSON": (["m", "--policy", "radix", "--additional-config", "{"], "JSON"),
+    "no object": (["m", "--policy", "radix", "--additional-config", "[]"], "JSON"),
     "no model": (["--port", "1", "demo"], "model goes first"),
 }
 
