@@ -8,7 +8,6 @@ the scheduler does not plan for, and decoding, stay native.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:

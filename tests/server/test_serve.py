@@ -139,7 +139,11 @@ REFUSED = {
     "no kernel": (["demo", "--dtype=float32"], "float32: vLLM's CPU kernels"),
     "policy": (["m", "--policy", "fastest"], "'fastest'"),
     "two policies": (
-        ["m", "--policy=radix", '--additional-config={"radixflow":{"policy":"timer5"}}'],
+        [
+            "m",
+            "--policy=radix",
+            '--additional-config={"radixflow":{"policy":"timer5"}}',
+        ],
         "name one of them",
     ),
     "no JSON": (["m", "--policy", "radix", "--additional-config", "{"], "JSON"),
