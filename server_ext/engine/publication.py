@@ -8,6 +8,7 @@ the scheduler does not plan for, and decoding, stay native.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
