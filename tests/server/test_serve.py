@@ -2,15 +2,17 @@
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
-from server_ext import serve
+from server_ext import self_test, serve
 from server_ext.config import ConfigurationError, policy_from_config
 from server_ext.demo import CHECKPOINT
 from server_ext.engine import compat
@@ -304,3 +306,62 @@ def test_the_wheel_without_a_name_is_found_in_every_process(
     vllm(command_line)
     assert main(["m"]) == 0
     assert seen == ["Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n"]
+
+
+# --- the self-test --------------------------------------------------------------------
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+    """What ``--self-test`` starts, by subcommand; the server is a stand-in."""
+    started: dict[str, list[str]] = {}
+    real = subprocess.Popen
+
+    def popen(command: list[str], **options: Any) -> Any:
+        started[command[3]] = command[3:]
+        started[f"{command[3]} key"] = [
+            (options.get("env") or {}).get("RADIXFLOW_API_KEY", "")
+        ]
+        stand_in = STAND_INS[command[3]]
+        return real([sys.executable, "-c", stand_in, *command[3:]], **options)
+
+    monkeypatch.setattr(self_test.subprocess, "Popen", popen)
+    return started
+
+
+HEALTHY = """
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+class Health(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+    def log_message(self, *_):
+        pass
+port = int(sys.argv[sys.argv.index("--port") + 1])
+try:
+    HTTPServer(("127.0.0.1", port), Health).serve_forever()
+except KeyboardInterrupt:
+    sys.exit(0)
+"""
+STAND_INS = {"serve": HEALTHY, "doctor": "import sys; sys.exit(1)"}
+
+
+def test_a_self_test_ends_as_the_doctor_ends(commands: dict[str, list[str]]) -> None:
+    assert main(["m", "--self-test", "--api-key", "k", "--max-num-seqs=4"]) == 1
+    serving = commands["serve"]
+    port = value(serving, "--port")
+    assert serving == [
+        *("serve", "m", "--api-key", "k", "--max-num-seqs=4", "--port", port)
+    ]
+    assert commands["doctor"] == ["doctor", f"http://127.0.0.1:{port}", "--exact"]
+    assert commands["doctor key"] == ["k"]
+
+
+def test_a_self_test_whose_server_does_not_start(
+    commands: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(STAND_INS, "serve", "import sys; sys.exit(2)")
+    assert main(["m", "--self_test", "--port", "1"]) == 2
+    assert commands["serve"] == ["serve", "m", "--port", "1"]
+    assert "doctor" not in commands
