@@ -1,8 +1,7 @@
-"""What is wrong with a server, and what to change: looked at from outside.
+"""What is wrong with a server, and what to change.
 
-Reads the server's own account, then scores one document twice, since a silent 0 % of
-reuse shows nowhere else. This room must not write to the terminal, and must not stop at
-the first finding where more can be learnt.
+Reads the server's stats, then scores one document twice, because nothing else shows
+that nothing is reused. On request `_exact` compares cached with uncached scores.
 """
 
 from __future__ import annotations
@@ -10,12 +9,13 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from radixflow_sdk._client import RadixFlowClient
 from radixflow_sdk._config import RetryPolicy, read_settings
+from radixflow_sdk._exact import Trial, try_exactness
+from radixflow_sdk._findings import Finding
 from radixflow_sdk._transport import HTTPTransport
 from radixflow_sdk.exceptions import RadixFlowError
 from radixflow_sdk.types import ScoreResult
@@ -32,30 +32,22 @@ _OPTIONS = ("yes it", "no it")
 _ROUNDING = 0.25
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing that was looked at.
-
-    Attributes:
-        level: ``ok``; ``note`` for what may be meant so; ``warn`` for what costs speed
-            on a server that is well; ``bad`` for what needs a change.
-        what: What was seen.
-        change: What to change.
-    """
-
-    level: Literal["ok", "note", "warn", "bad"]
-    what: str
-    change: str = ""
-
-
 async def examine(
     base_url: str | None,
     *,
     model: str | None = None,
     document: str | None = None,
     timeout: float | None = None,
+    exact: bool = False,
 ) -> AsyncGenerator[Finding, None]:
     """Look at one server; yield each finding as it is made.
+
+    Args:
+        base_url: The server.
+        model: A served model.
+        document: A text to score instead of `SAMPLE`.
+        timeout: Seconds for each request.
+        exact: Compare cached with uncached scores, too.
 
     Raises:
         InvalidInputError: An argument is not usable.
@@ -96,8 +88,30 @@ async def examine(
                 return
             results.append(result)
         cold, warm = results
-        for finding in look_at_results(cold, warm, (stats or {}).get("settings") or {}):
+        measured = (stats or {}).get("settings") or {}
+        for finding in look_at_results(cold, warm, measured):
             yield finding
+        if exact:
+            async for finding in _compare_scores(client, stats or {}):
+                yield finding
+
+
+async def _compare_scores(
+    client: RadixFlowClient, stats: Mapping[str, Any]
+) -> AsyncGenerator[Finding, None]:
+    settings = stats.get("settings")
+    if not isinstance(settings, Mapping) or not settings.get("match_unit"):
+        what = "cached and uncached scores are compared on RadixFlow's scheduler only"
+        change = "start it with `radixflow serve MODEL`, and without --scheduler-cls"
+        yield Finding(level="bad", what=what, change=change)
+        return
+    try:
+        async for finding in try_exactness(client, settings, Trial()):
+            yield finding
+    except* RadixFlowError as errors:
+        change = str(errors.exceptions[0])
+        what = "does not answer all that a comparison of its scores asks"
+        yield Finding(level="bad", what=what, change=change)
 
 
 async def _ask(
@@ -125,6 +139,8 @@ def look_at_stats(stats: Mapping[str, Any]) -> list[Finding]:
     elif isinstance(policy := stats.get("policy"), Mapping):
         what = f"its scheduler is {scheduler}, policy {policy.get('name')}"
         findings.append(Finding(level="ok", what=what))
+    if isinstance(engine := stats.get("engine"), Mapping):
+        findings += _look_at_engine(engine, settings or {})
     if not isinstance(settings, Mapping):
         return findings
     if not settings.get("prefix_caching"):
@@ -137,6 +153,22 @@ def look_at_stats(stats: Mapping[str, Any]) -> list[Finding]:
             "for a model with recurrent layers, serve with --mamba-cache-mode align"
         )
         findings.append(Finding(level="note", what=what, change=change))
+    return findings
+
+
+def _look_at_engine(
+    engine: Mapping[str, Any], settings: Mapping[str, Any]
+) -> list[Finding]:
+    scheduling = "asynchronous" if settings.get("async_scheduling") else "synchronous"
+    what = (
+        f"model runner {engine.get('model_runner')}, cache layout "
+        f"{engine.get('kv_cache_layout')}, {scheduling} scheduling"
+    )
+    findings = [Finding(level="ok", what=what)]
+    workers = engine.get("workers") or []
+    if held := {name for names in workers for name in names}:
+        what = f"{len(workers)} workers hold the patches {', '.join(sorted(held))}"
+        findings.append(Finding(level="ok", what=what))
     return findings
 
 

@@ -212,6 +212,12 @@ def doctor(
     ] = None,
     model: Annotated[str | None, typer.Option(help="A served model.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds for each look.")] = 120.0,
+    exact: Annotated[
+        bool,
+        typer.Option(
+            "--exact", help="Also compare cached with uncached scores: some minutes."
+        ),
+    ] = False,
 ) -> None:
     """Look at a server: what is wrong with it, and what to change.
 
@@ -234,7 +240,7 @@ def doctor(
             if len(servers) > 1:
                 typer.echo(server)
             async for finding in examine(
-                server, model=model, document=text, timeout=timeout
+                server, model=model, document=text, timeout=timeout, exact=exact
             ):
                 typer.echo(f"{_LEVELS[finding.level]}  {finding.what}")
                 if finding.change:

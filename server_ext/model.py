@@ -1,32 +1,63 @@
-"""What kind of model a name stands for, read from its ``config.json``.
+"""Whether a model is a hybrid, from its ``config.json``.
 
-The launcher asks before vLLM is imported: a model without recurrent layers has one
-group of caches, and vLLM refuses a match unit finer than its blocks for it.
+The launcher asks before vLLM is imported.  A hybrid has recurrent layers beside its
+attention and takes flags that vLLM refuses for other models.  The answer is vLLM's
+own (``ModelConfig.is_hybrid``): a test compares the list below with the registries of
+the tested versions.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["is_hybrid"]
+__all__ = ["HYBRIDS", "is_hybrid"]
 
-_RECURRENT_KEYS = frozenset(
+HYBRIDS = frozenset(
     {
-        "attn_layer_period",
-        "conv_L_cache",
-        "hybrid_override_pattern",
-        "layers_block_type",
-        "linear_num_value_heads",
-        "mamba_d_state",
-        "mamba_num_heads",
-        "ssm_state_size",
+        "AliceAIForCausalLM",
+        "BailingMoeV2_5ForCausalLM",
+        "BailingMoeV3ForCausalLM",
+        "BailingMoeV3VLForConditionalGeneration",
+        "ClefFlashForJointSchema",
+        "ColBERTLfm2Model",
+        "ColQwen3_5",
+        "FalconH1ForCausalLM",
+        "Glm5NextForCausalLM",
+        "Glm5NextForConditionalGeneration",
+        "GraniteMoeHybridForCausalLM",
+        "InternS2MobiusForConditionalGeneration",
+        "InternS2PreviewForConditionalGeneration",
+        "JambaForCausalLM",
+        "JambaForSequenceClassification",
+        "KimiK3ForConditionalGeneration",
+        "KimiLinearForCausalLM",
+        "Lfm2ForCausalLM",
+        "Lfm2MoeForCausalLM",
+        "Lfm2VlForConditionalGeneration",
+        "MiniCPMOcrForConditionalGeneration",
+        "MiniCPMV4_6ForConditionalGeneration",
+        "MiniCPMV4_7ForConditionalGeneration",
+        "NemotronHForCausalLM",
+        "NemotronHPuzzleForCausalLM",
+        "NemotronH_Nano_Omni_Reasoning_V3",
+        "NemotronH_Nano_VL_V2",
+        "NemotronH_Omni_Reasoning_V3",
+        "NemotronH_Super_Omni_Reasoning_V3",
+        "OlmoHybridForCausalLM",
+        "Qwen3NextForCausalLM",
+        "Qwen3_5ForCausalLM",
+        "Qwen3_5ForConditionalGeneration",
+        "Qwen3_5MoeForCausalLM",
+        "Qwen3_5MoeForConditionalGeneration",
+        "Qwen4ExpForCausalLM",
+        "Qwen4ExpForConditionalGeneration",
+        "Zamba2ForCausalLM",
     }
 )
-"""What the configurations of hybrid models have and those of others have not."""
-_ATTENTION = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
+"""Architectures that vLLM 0.32.0 or 0.33.0 marks ``IsHybrid``."""
+_ATTENTION = frozenset({"attention", "full_attention"})
 
 
 def is_hybrid(model: str) -> bool:
@@ -41,14 +72,11 @@ def is_hybrid(model: str) -> bool:
     config = _read(model)
     if config is None:
         return True
-    text = config.get("text_config")
-    parts = [config, text] if isinstance(text, Mapping) else [config]
-    return any(_recurrent(part) for part in parts)
-
-
-def _recurrent(config: Mapping[str, Any]) -> bool:
-    layers = config.get("layer_types") or ()
-    return bool(_RECURRENT_KEYS & config.keys() or set(layers) - _ATTENTION)
+    if HYBRIDS.isdisjoint(config.get("architectures") or ()):
+        return False
+    # Granite 4.0 Micro has the architecture of a hybrid, and attention layers only.
+    layers = config.get("layer_types")
+    return layers is None or not _ATTENTION.issuperset(layers)
 
 
 def _read(model: str) -> dict[str, Any] | None:

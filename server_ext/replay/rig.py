@@ -91,6 +91,9 @@ class Shape:
         rows: most rows in a round.
         retention: tokens between states that are kept without need; 0, vLLM's default,
             keeps none, None all (``prefix_cache_retention_interval``).
+        checkpoint_alignment: for layers that save a checkpoint inside a prompt's last
+            chunk (Mamba2; Qwen3.5 on Hopper with 0.33.0): the multiple of tokens at
+            which they can; None for layers that save none.
     """
 
     block_size: int
@@ -101,6 +104,7 @@ class Shape:
     token_budget: int
     rows: int
     retention: int | None = 0
+    checkpoint_alignment: int | None = None
 
     @classmethod
     def of(cls, card: Card, *, fine: bool) -> Shape:
@@ -150,6 +154,8 @@ def cache_layout(shape: Shape, *, mode: str = "align") -> KVCacheConfig:
         dtypes=(torch.bfloat16, torch.float32),
         mamba_cache_mode=mode,
         page_size_padded=attention.page_size_bytes,
+        num_prefill_checkpoint_blocks=int(shape.checkpoint_alignment is not None),
+        prefill_checkpoint_alignment=shape.checkpoint_alignment,
     )
     groups = [KVCacheGroupSpec(["attention"], attention)]
     groups += [

@@ -54,10 +54,13 @@ def test_ctrl_c_stops_the_server_and_its_workers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        (["--max-num-batched-tokens", "64"], "raise --max-num-batched-tokens"),
+        (
+            ["--max-num-batched-tokens", "130", "--policy", "radixflow"],
+            "raise --max-num-batched-tokens",
+        ),
         (["--additional-config", '{"radixflow": {"policy": "x"}}'], "unknown"),
     ],
-    ids=["block over budget", "policy"],
+    ids=["small budget", "policy"],
 )
 def test_the_engine_refuses_in_one_sentence(
     tmp_path: Path, flags: list[str], told: str

@@ -42,6 +42,10 @@ from tests.engine.shadow import ShadowWorker
 
 MODEL = Path(__file__).parent / "data"
 VOCABULARY = 4096
+SECOND_RUNNER = os.environ.get("RADIXFLOW_TEST_V2") == "1"
+"""Run all tests with the settings of vLLM's V2 model runner: asynchronous rounds."""
+CHECKPOINTS = os.environ.get("RADIXFLOW_TEST_CHECKPOINTS")
+"""Run all tests on layers that save checkpoints inside a chunk, at such multiples."""
 TURN = 0.001
 """Seconds that one turn of the engine loop takes on the driver's clock."""
 
@@ -55,7 +59,7 @@ block_copy.install()  # as `server_ext.engine.plugin` does in every process
 def shared_config() -> VllmConfig:
     """The one `VllmConfig` of the session; making it takes seconds."""
     init_none_hash(sha256)
-    return EngineArgs(
+    made = EngineArgs(
         model=str(MODEL),
         skip_tokenizer_init=True,
         enable_prefix_caching=True,
@@ -66,6 +70,10 @@ def shared_config() -> VllmConfig:
         dtype="bfloat16",
         kv_cache_memory_bytes=1 << 28,
     ).create_engine_config()
+    if SECOND_RUNNER:  # later than vLLM's own check, which wants Triton
+        os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"
+        assert made.use_v2_model_runner
+    return made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +99,7 @@ class Knobs:
         retention: tokens between states that are kept without need; 0 (vLLM's default)
             keeps none, None all.
         connector: folder of vLLM's file connector, or None for no KV connector.
+        checkpoint_alignment: see `Shape`.
     """
 
     block_size: int = 128
@@ -101,7 +110,7 @@ class Knobs:
     preset: str = "radixflow+"
     settings: Mapping[str, Any] = field(default_factory=dict)
     native: bool = False
-    asynchronous: bool = False
+    asynchronous: bool = SECOND_RUNNER
     scheduling: str = "fcfs"
     recurrent_groups: int = 3
     max_model_len: int = 32768
@@ -110,6 +119,7 @@ class Knobs:
     log_stats: bool = False
     retention: int | None = 0
     connector: str | None = None
+    checkpoint_alignment: int | None = None if CHECKPOINTS is None else int(CHECKPOINTS)
 
     @property
     def unit(self) -> int:
@@ -165,6 +175,7 @@ def _shape(knobs: Knobs) -> Shape:
         token_budget=knobs.token_budget,
         rows=knobs.rows,
         retention=knobs.retention,
+        checkpoint_alignment=knobs.checkpoint_alignment,
     )
 
 
@@ -387,6 +398,7 @@ class Driver:
             recurrent=[group > 0 for group in range(1 + knobs.recurrent_groups)],
             waves=block_copy.waves,
             caps_hits=not knobs.native,
+            checkpoint_alignment=knobs.checkpoint_alignment,
         )
         self._free_at_start = self._pool.get_num_free_blocks()
         self.scheduler.clock = lambda: self.now

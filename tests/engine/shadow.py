@@ -18,6 +18,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from vllm.model_executor.layers.mamba.checkpoint import (
+    compute_mamba_prefill_checkpoints,
+)
 from vllm.v1.core.kv_cache_utils import get_block_hash, get_group_id
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import LogprobsTensors, ModelRunnerOutput
@@ -83,6 +86,9 @@ class ShadowWorker:
         recurrent: for each cache group, whether it is recurrent.
         waves: how the copies of one step are cut into groups that run at once.
         caps_hits: whether a hit must leave the first scored row to be computed.
+        checkpoint_alignment: the layers save a checkpoint inside a prompt's last chunk
+            (Mamba2, for example) at multiples of so many tokens; None: they save none.
+        exported: checkpoints saved inside chunks.
     """
 
     block_size: int
@@ -90,7 +96,9 @@ class ShadowWorker:
     recurrent: Sequence[bool]
     waves: Callable[[Sequence[Any]], Sequence[Sequence[Any]]]
     caps_hits: bool = True
+    checkpoint_alignment: int | None = None
     steps: int = 0
+    exported: int = 0
     _cells: dict[int, _Cell] = field(default_factory=dict)
     _tenants: dict[str, _Tenant] = field(default_factory=dict)
     _requests: dict[str, Request] = field(default_factory=dict)
@@ -254,6 +262,25 @@ class ShadowWorker:
                 f"after its {tenant.computed} tokens ({self._describe(block)})"
             )
         self._write(block, _Cell(None, self._digest(tenant, end)))
+        if self.checkpoint_alignment is not None:
+            self._export_checkpoint(tenant, count, end, group)
+
+    def _export_checkpoint(
+        self, tenant: _Tenant, count: int, end: int, group: int
+    ) -> None:
+        """Save the state that a chunk passes, where vLLM's layers do (its own rule)."""
+        [offset], [column] = compute_mamba_prefill_checkpoints(
+            [end],
+            [count],
+            hash_block_size=self.unit,
+            mamba_block_size=self.block_size,
+            checkpoint_alignment=self.checkpoint_alignment,
+            drop_eagle_block=False,
+            cache_hit_alignment_tokens=self.unit,
+        )
+        if column >= 0 and (block := tenant.blocks[group][column]):
+            self._write(block, _Cell(None, tenant.chain[tenant.computed + offset]))
+            self.exported += 1
 
     def _write_keys(self, request_id: str, count: int, group: int) -> None:
         tenant = self._tenants[request_id]

@@ -12,17 +12,22 @@ import vllm
 from server_ext.config import POLICIES, ConfigurationError
 from server_ext.engine import block_copy, compat
 from server_ext.engine.scheduler_name import REFUSAL_FILE
-from tests.engine.harness import Driver, create_scheduler, make_request, tokens
+from tests.engine.harness import (
+    Driver,
+    create_scheduler,
+    make_group,
+    make_request,
+    tokens,
+)
 
 
 @pytest.mark.parametrize(
     ("knobs", "reason"),
     [
-        # vllm#36697: nothing would ever be published.
-        ({"block_size": 1056, "token_budget": 1024}, "larger than the token budget"),
         ({"prefix_caching": False}, "prefix caching is off"),
         ({"cache_mode": "none", "match_unit": None}, "--mamba-cache-mode"),
-        ({"block_size": 128, "rows": 16, "token_budget": 142}, "wait for ever"),
+        ({"preset": "radixflow", "token_budget": 142}, "wait for ever"),
+        ({"match_unit": None, "token_budget": 142}, "wait for ever"),
         ({"preset": "radixfast"}, "unknown RadixFlow policy"),
         ({"settings": {"traversl": True}}, "unknown key"),
         ({"settings": {"hold_ms": 0}}, "hold_ms"),
@@ -42,6 +47,42 @@ def test_refused_configurations(
         create_scheduler(**knobs)
     assert told.read_text(encoding="utf-8") == str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"block_size": 1024, "token_budget": 512},
+        {"block_size": 1024, "token_budget": 512, "preset": "radixflow"},
+        {"token_budget": 130},
+        {"token_budget": 142},
+        {"token_budget": 100},
+        {"token_budget": 143, "preset": "radixflow"},
+        {"block_size": 528, "rows": 100, "token_budget": 530},
+    ],
+)
+def test_small_budgets_that_work(knobs: dict[str, Any]) -> None:
+    """Beside rows that generate, a long prompt goes on and branches resume."""
+    driver = Driver.on(**knobs)
+    scheduler = driver.scheduler
+    chats = scheduler.knobs.rows - 1
+    for chat in range(chats):
+        prompt = tokens(("chat", chat), 20)
+        driver.send(make_request(scheduler, f"c{chat}", prompt, max_tokens=200))
+    while len(scheduler.running) < chats:
+        driver.step()
+    driver.send(make_request(scheduler, "long", tokens("long", 1500)))
+    while not driver.finished("long"):
+        driver.step()
+    assert all(not driver.finished(f"c{chat}") for chat in range(chats))
+    document = tokens("document", 1500)
+    tails = [tokens(branch, 20) for branch in range(4)]
+    driver.send(make_group(scheduler, "g", document, tails, scored=4))
+    driver.run(1500)
+    block = scheduler.knobs.block_size
+    unit = 16 if scheduler.policy_preset.tree else block
+    hits = sorted(driver.cached_tokens(f"g-{branch}") for branch in range(4))
+    assert hits[1] >= 1500 // unit * unit - unit
 
 
 def test_untested_version_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,16 +1,19 @@
 """``radixflow serve``: the command line it makes of another, and what it refuses."""
 
+import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
-from server_ext import serve
-from server_ext.config import ConfigurationError
+from server_ext import self_test, serve
+from server_ext.config import ConfigurationError, policy_from_config
 from server_ext.demo import CHECKPOINT
 from server_ext.engine import compat
 from server_ext.engine.scheduler_name import REFUSAL_FILE, SCHEDULER
@@ -88,11 +91,44 @@ def test_the_trackers_last_words_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("words", [["--policy", "radix"], ["--policy=radix"]])
-def test_the_policy_goes_through_the_environment(words: list[str]) -> None:
+def test_the_policy_reaches_every_engine(words: list[str]) -> None:
+    """Engines on other nodes get the configuration, not our environment variables."""
     made, environment = vllm_arguments(["m", *words, "--port", "1"], {})
     assert environment["RADIXFLOW_POLICY"] == "radix"
-    assert "radix" not in made
+    config = json.loads(value(made, "--additional-config"))
+    assert config == {"radixflow": {"policy": "radix"}}
+    assert policy_from_config(config, {}).name == "radix"
+    assert not {"radix", "--policy"} & {*made}
     assert value(made, "--port") == "1"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {"radixflow": {"policy": "radix"}}),
+        ({"other": 1}, {"other": 1, "radixflow": {"policy": "radix"}}),
+        (
+            {"radixflow": {"hold_ms": 2}},
+            {"radixflow": {"hold_ms": 2, "policy": "radix"}},
+        ),
+        ({"radixflow": {"policy": "timer5"}}, {"radixflow": {"policy": "timer5"}}),
+    ],
+)
+def test_a_policy_of_the_environment_joins_the_configuration(
+    given: dict[str, object], expected: dict[str, object]
+) -> None:
+    words = ["m", "--additional_config", json.dumps(given)]
+    made, _ = vllm_arguments(words, {"RADIXFLOW_POLICY": "radix"})
+    assert json.loads(value(made, "--additional-config")) == expected
+
+
+def test_without_a_policy_the_configuration_is_left_alone() -> None:
+    assert "--additional-config" not in arguments("m")
+    words = arguments("m", "--config", "server.yaml", "--policy", "radix")
+    assert "--additional-config" not in words
+    dotted = "--additional-config.radixflow.hold_ms=2"
+    words = arguments("m", dotted, "--policy", "radix")
+    assert {dotted, "--additional-config.radixflow.policy=radix"} <= {*words}
 
 
 REFUSED = {
@@ -104,6 +140,16 @@ REFUSED = {
     "mode without a value": (["m", "--mamba-cache-mode"], "needs a value"),
     "no kernel": (["demo", "--dtype=float32"], "float32: vLLM's CPU kernels"),
     "policy": (["m", "--policy", "fastest"], "'fastest'"),
+    "two policies": (
+        [
+            "m",
+            "--policy=radix",
+            '--additional-config={"radixflow":{"policy":"timer5"}}',
+        ],
+        "name one of them",
+    ),
+    "no JSON": (["m", "--policy", "radix", "--additional-config", "{"], "JSON"),
+    "no object": (["m", "--policy", "radix", "--additional-config", "[]"], "JSON"),
     "no model": (["--port", "1", "demo"], "model goes first"),
 }
 
@@ -260,3 +306,62 @@ def test_the_wheel_without_a_name_is_found_in_every_process(
     vllm(command_line)
     assert main(["m"]) == 0
     assert seen == ["Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n"]
+
+
+# --- the self-test --------------------------------------------------------------------
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+    """What ``--self-test`` starts, by subcommand; the server is a stand-in."""
+    started: dict[str, list[str]] = {}
+    real = subprocess.Popen
+
+    def popen(command: list[str], **options: Any) -> Any:
+        started[command[3]] = command[3:]
+        started[f"{command[3]} key"] = [
+            (options.get("env") or {}).get("RADIXFLOW_API_KEY", "")
+        ]
+        stand_in = STAND_INS[command[3]]
+        return real([sys.executable, "-c", stand_in, *command[3:]], **options)
+
+    monkeypatch.setattr(self_test.subprocess, "Popen", popen)
+    return started
+
+
+HEALTHY = """
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+class Health(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+    def log_message(self, *_):
+        pass
+port = int(sys.argv[sys.argv.index("--port") + 1])
+try:
+    HTTPServer(("127.0.0.1", port), Health).serve_forever()
+except KeyboardInterrupt:
+    sys.exit(0)
+"""
+STAND_INS = {"serve": HEALTHY, "doctor": "import sys; sys.exit(1)"}
+
+
+def test_a_self_test_ends_as_the_doctor_ends(commands: dict[str, list[str]]) -> None:
+    assert main(["m", "--self-test", "--api-key", "k", "--max-num-seqs=4"]) == 1
+    serving = commands["serve"]
+    port = value(serving, "--port")
+    assert serving == [
+        *("serve", "m", "--api-key", "k", "--max-num-seqs=4", "--port", port)
+    ]
+    assert commands["doctor"] == ["doctor", f"http://127.0.0.1:{port}", "--exact"]
+    assert commands["doctor key"] == ["k"]
+
+
+def test_a_self_test_whose_server_does_not_start(
+    commands: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(STAND_INS, "serve", "import sys; sys.exit(2)")
+    assert main(["m", "--self_test", "--port", "1"]) == 2
+    assert commands["serve"] == ["serve", "m", "--port", "1"]
+    assert "doctor" not in commands
