@@ -37,14 +37,20 @@ class Server:
         scheduler: class in `benchmarks._rounds`.
         flags: further flags of ``vllm serve``.
         model: what it serves.
+        environment: further environment variables.
     """
 
     def __init__(
-        self, scheduler: str, flags: Sequence[str] = (), model: str = "demo"
+        self,
+        scheduler: str,
+        flags: Sequence[str] = (),
+        model: str = "demo",
+        **environment: str,
     ) -> None:
         self._scheduler = scheduler
         self._flags = flags
         self._model = model
+        self._environment = environment
         self._folder = tempfile.TemporaryDirectory(prefix="radixflow-benchmark-")
         self.log = Path(self._folder.name) / "server.log"
         self._notes = Path(self._folder.name) / "rounds.ndjson"
@@ -94,7 +100,12 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONPATH": path, NOTES: str(self._notes)},
+                env={
+                    **os.environ,
+                    **self._environment,
+                    "PYTHONPATH": path,
+                    NOTES: str(self._notes),
+                },
                 start_new_session=True,
             )
 

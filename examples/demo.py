@@ -415,6 +415,13 @@ def shown(value: float) -> str:
     return f"{value:,.0f}" if value == round(value) else f"{value:.2f}"
 
 
+def changes(figures: Sequence[Figure]) -> str:
+    """Each figure from one way to the other."""
+    return ", ".join(
+        f"{one.name} {shown(one.stock)} -> {shown(one.ours)}" for one in figures
+    )
+
+
 def accuracy(asked: Sequence[Question], done: Pass) -> str:
     """How many of the answers are right."""
     right = sum(
@@ -439,13 +446,9 @@ def check(figures: Sequence[Figure]) -> None:
     Raises:
         DemoError: one is not better.
     """
-    worse = [
-        f"{one.name} {shown(one.stock)} -> {shown(one.ours)}"
-        for one in figures
-        if not one.is_better
-    ]
+    worse = [one for one in figures if not one.is_better]
     if worse:
-        raise DemoError(f"RadixFlow is not better in {', '.join(worse)}.")
+        raise DemoError(f"RadixFlow is not better in {changes(worse)}.")
 
 
 @dataclass(frozen=True)
@@ -549,10 +552,7 @@ def show(console: Console, folder: Path, seconds: float) -> None:
     alike = max(difference(today.stock[0], one) for one in [*today.stock, *today.ours])
     console.print(
         f"{accuracy(asked, today.ours[-1])}; scores alike within {alike:.3f} nat; "
-        + "; ".join(
-            f"{one.name} {shown(one.stock)} -> {shown(one.ours)}"
-            for one in [*asked_figures, *backlog_figures]
-        ),
+        f"at once: {changes(asked_figures)}; backlog: {changes(backlog_figures)}",
         soft_wrap=True,
         highlight=False,
     )

@@ -135,19 +135,20 @@ def test_a_load_that_is_worse_is_a_claim_that_is_not_met(trees: Any) -> None:
     worse = claims["w6, completions, together: tokens / native"]
     assert (worse.value, worse.target, worse.met) == (1.1, 1.0, False)
     kind = "completions, together: loads with more"
-    assert claims[f"{kind} tokens than the better arm"].value == 1
-    assert claims[f"{kind} mean latency than the better arm"].met
+    assert claims[f"{kind} tokens"].value == 1
+    assert claims[f"{kind} mean latency"].met
     assert "w6, completions, together: mean latency / native" not in claims
     assert claims["w6, completions, together: rounds / stock"].met
 
 
 def test_latency_is_held_to_the_better_of_native_and_before(trees: Any) -> None:
+    name = "w6, completions, together: mean latency / the better of native and before"
     seen = {"radix": figures(mean_s=2.0), "radixflow+": figures(mean_s=1.6)}
-    name = "w6, completions, together: mean latency / native"
     assert name not in found(trees, seen)
+    # The machine is half as fast as it was: 0.7 s then are 1.4 s now.
     before = {"radix": figures(mean_s=1.0), "radixflow+": figures(mean_s=0.7)}
     claim = found(trees, seen, before)[name]
-    assert (claim.value, claim.target, claim.met) == (0.8, 0.7, False)
+    assert (claim.value, claim.met) == (1.143, False)
     before = {"radix": figures(mean_s=1.0), "radixflow+": figures(mean_s=3.0)}
     assert name not in found(trees, seen, before)
 
