@@ -12,7 +12,7 @@ import functools
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -167,7 +167,7 @@ def cache_layout(shape: Shape, *, mode: str = "align") -> KVCacheConfig:
 def make_scheduler(
     card: Card, arm: Arm, *, asynchronous: bool = False
 ) -> RadixFlowScheduler:
-    """The scheduler of one arm on one card, with an empty cache and a GPU's costs.
+    """The scheduler of one arm on one card, with an empty cache.
 
     Args:
         card: model, memory and bounds.
@@ -176,6 +176,9 @@ def make_scheduler(
     """
     shape = Shape.of(card, fine=arm.fine)
     policy = arm.policy.on("cuda")
+    if arm.calibrated:
+        row_tokens, round_tokens = card.cost.in_tokens
+        policy = replace(policy, row_tokens=row_tokens, round_tokens=round_tokens)
     return make_served_scheduler(shape, policy, asynchronous=asynchronous)
 
 
