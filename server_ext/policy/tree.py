@@ -332,7 +332,7 @@ class PrefixTree:
         nobody_else_waits = self.root.waiting <= sharing
         certainty = 1.0 if unplanned and nobody_else_waits else SPECULATION
         stop = self._planned_stop(item, place, start, ahead, certainty)
-        if not stop and nobody_else_waits:
+        if not stop and len(self._places) == 1:
             stop = next((depth for depth in unplanned if depth > start), 0)
         return stop
 
@@ -355,7 +355,7 @@ class PrefixTree:
             resumers = point.waiting - self._counts(self._places[leader])
             saved = (point.depth - depth) * self.unit * resumers
             if saved >= self._stop_cost(point):
-                deepest = point
+                deepest, depth = point, point.depth
         return deepest
 
     def _outranks(self, place: _Place, leader: Item) -> bool:

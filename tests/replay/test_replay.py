@@ -66,6 +66,29 @@ def test_false_dependencies_of_0_32_cost_the_drawn_example_seven_more_rounds() -
     assert replay(drawn(), card, ARMS["radix-0.32"]).figures["rounds"] == 13
 
 
+@pytest.mark.parametrize(
+    ("arm", "rounds"),
+    [
+        ("radixflow+", [[288], [37, 41, 39, 40], [37, 41, 39, 40]]),
+        ("tree", [[320], [5, 9, 7, 8], [288], [37, 41, 39, 40]]),
+    ],
+)
+def test_an_idle_server_takes_two_rounds_for_a_group(
+    arm: str, rounds: list[list[int]]
+) -> None:
+    """Nobody waits a round for a shared prefix that does not pay for it.
+
+    The second group of the document resumes where the first one parted from its
+    question; without hints that point is unknown until the second group comes.
+    """
+    groups = [
+        Group(name, at, (("d", 300), (name, 20)), (5, 9, 7, 8))
+        for name, at in (("one", 0.0), ("other", 1.0))
+    ]
+    outcome = replay(Trace("t", tuple(groups)), NINE, ARMS[arm], keep_rounds=9)
+    assert [list(entry["rows"].values()) for entry in outcome.rounds] == rounds
+
+
 # --- the loop -------------------------------------------------------------------------
 
 
