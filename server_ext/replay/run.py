@@ -26,6 +26,7 @@ from server_ext.hints import MAX_BOUNDARIES, Hints
 from server_ext.replay.cards import Card
 from server_ext.replay.clock import Clock, Device
 from server_ext.replay.ends import RoundEnds
+from server_ext.replay.figures import RoundRow
 from server_ext.replay.keys import Keys
 from server_ext.replay.ledger import Ledger, Outcome
 from server_ext.replay.loop import EngineLoop
@@ -181,11 +182,9 @@ class Engine:
         return self.ledger.outcome(
             trace=self.trace,
             card=self.card,
-            arm=self.arm,
             counters=self.scheduler.snapshot()["counters"],
             makespan=self.clock.now,
-            busy=self.device.busy,
-            idle=self.device.idle_between,
+            device=self.device,
             wall_seconds=time.perf_counter() - began,
             asynchronous=self.asynchronous,
         )
@@ -203,13 +202,15 @@ class Engine:
             start, end = self.device.run(self.clock.now, seconds)
             ended, bubble = self.ends.of(planned) if self.ends else (None, False)
             self.ledger.round(
-                start=start,
-                end=end,
-                scheduled=scheduled,
-                blocked=self.scheduler.history[-1].blocked,
-                waiting=len(self.scheduler.waiting),
-                ended=ended,
-                bubble=bubble,
+                RoundRow(
+                    start=start,
+                    end=end,
+                    rows=dict(scheduled),
+                    blocked=self.scheduler.history[-1].blocked,
+                    waiting=len(self.scheduler.waiting),
+                    ended=ended,
+                    bubble=bubble,
+                )
             )
         self._round_ends.append(end)
         return model_output(self.scheduler, planned)
