@@ -1,7 +1,4 @@
-"""``radixflow replay``: the replay lab's command line.
-
-The one room of the replay that writes to the terminal.
-"""
+"""``radixflow replay``: the command line."""
 
 from __future__ import annotations
 
@@ -381,8 +378,8 @@ def _get(url: str) -> Any:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
-        told = error.read(500).decode("utf-8", "replace")
-        raise ValueError(f"{url}: HTTP {error.code}: {told}") from None
+        reason = error.read(500).decode("utf-8", "replace")
+        raise ValueError(f"{url}: HTTP {error.code}: {reason}") from None
     except OSError as error:
         raise ValueError(f"{url}: {error}: is the server up?") from None
 

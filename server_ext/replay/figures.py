@@ -62,12 +62,12 @@ class Figures:
         blocked_visits: visits that found a branch BLOCKED.
         recovered_rows: rows admitted behind a BLOCKED branch in the same round.
         lookups: prefix-cache lookups of waiting branches.
-        deferred: branches put off for a round by fragment deferral.
+        deferred: branches that fragment deferral skipped for a round.
         overtakes: releases of the gate that passed an earlier branch.
         makespan: seconds until all was done.
         busy: seconds that the device worked.
         idle: seconds between rounds in which nothing ran.
-        ends: rounds by what ended them, empty where nobody looked.
+        ends: rounds by what ended them, empty where it was not recorded.
     """
 
     trace: str
@@ -105,7 +105,7 @@ class Figures:
 
     @property
     def bubbles(self) -> int | None:
-        """Avoidable bubbles; None where nobody looked for them."""
+        """Avoidable bubbles; None where they were not recorded."""
         return sum(end.bubbles for end in self.ends.values()) if self.ends else None
 
     def unused(self, cause: str) -> float:
@@ -152,11 +152,11 @@ class RoundRow:
 
     Attributes:
         start: when the device began it.
-        end: when it was through.
+        end: when the device ended it.
         rows: tokens of each request.
         blocked: requests found BLOCKED.
         waiting: requests that wait after it.
-        ended: what ended it, None where nobody looked.
+        ended: what ended it, None where it was not recorded.
         bubble: whether it left an avoidable bubble.
     """
 

@@ -36,10 +36,10 @@ class Row:
     Attributes:
         name: the group's.
         offered: offered arrival.
-        sent: when the engine took it (it looks between two rounds).
+        sent: when the engine took it, between two rounds.
         first: first selection of any of its branches.
         last_first: first selection of the last branch to be selected.
-        done: its last branch was through.
+        done: when its last branch ended.
     """
 
     name: str
@@ -73,8 +73,8 @@ class Ledger:
 
     Attributes:
         keep_rounds: rounds to keep row by row.
-        rows: most rows in a round.
-        budget: most tokens in a round.
+        rows: maximum rows of a round.
+        budget: maximum tokens of a round.
     """
 
     keep_rounds: int = 0
@@ -165,7 +165,7 @@ class Ledger:
         del self._requests[name]
 
     def group_finished(self, group: Group, *, now: float) -> int:
-        """The last branch is through; the number of groups that are."""
+        """The last branch ended; how many groups have."""
         row = self._rows.pop(group.name)
         row.done = now
         self._done.append(row)

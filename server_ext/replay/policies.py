@@ -26,7 +26,7 @@ class Arm:
         policy: the scheduler's policy.
         hints: send groups as our endpoint does, with hints, else plain prompts.
         fine: hits may land on every 16th token, else only on whole blocks.
-        about: one line for a person.
+        about: one line of description.
         calibrated: the costs of a row and a round are those of the card, as
             ``radixflow replay calibrate`` finds them, else the defaults of a GPU.
     """

@@ -1,8 +1,7 @@
 """The report: one self-contained HTML page from a folder of cells.
 
-Charts are plotly.js (MIT) of the installed ``plotly`` package,
-embedded, so that the page needs no network.  This room arranges figures; it makes none
-beyond means and quantiles of pooled latencies.
+Charts embed plotly.js (MIT) of the installed ``plotly`` package, so that the page needs
+no network.
 """
 
 from __future__ import annotations
@@ -67,6 +66,7 @@ def write_report(folder: Folder, out: Path) -> Path:
         _cards(),
         _failures(results),
     ]
+    out.mkdir(parents=True, exist_ok=True)
     path = out / "report.html"
     _write(path, "\n".join(part for part in body if part), charts)
     return path

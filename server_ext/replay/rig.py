@@ -1,8 +1,8 @@
 """vLLM's real scheduler and cache manager for a model card, without a model.
 
-The only room of the replay that imports ``vllm.v1``.  A request here has a length and
-block keys, but no tokens: keys are made from the names of the segments that a block
-covers, so two prompts have equal keys exactly where a trace says they are equal.
+A request here has a length and block keys, but no tokens: keys are made from the names
+of the segments that a block covers, so two prompts have equal keys exactly where a
+trace says they are equal.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ class Shape:
         recurrent_groups: recurrent cache groups beside the attention's, 0 for none.
         blocks: blocks of the pool.
         max_model_len: longest prompt.
-        token_budget: most tokens in a round.
-        rows: most rows in a round.
+        token_budget: maximum tokens of a round.
+        rows: maximum rows of a round.
         retention: tokens between states that are kept without need; 0, vLLM's default,
             keeps none, None all (``prefix_cache_retention_interval``).
     """
@@ -289,14 +289,14 @@ def make_request(
 def model_output(
     scheduler: RadixFlowScheduler, planned: SchedulerOutput
 ) -> ModelRunnerOutput:
-    """What a model would hand back: one token for each prompt that is through."""
+    """What a model would return: one token for each prompt that is computed."""
     names = list(planned.num_scheduled_tokens)
     requests = scheduler.requests
     sampled = []
     for name in names:
         request = requests[name]
-        through = request.num_computed_tokens >= request.num_prompt_tokens
-        sampled.append(_SAMPLED if through else [])
+        computed = request.num_computed_tokens >= request.num_prompt_tokens
+        sampled.append(_SAMPLED if computed else [])
     return ModelRunnerOutput(
         req_ids=names,
         req_id_to_index={name: index for index, name in enumerate(names)},

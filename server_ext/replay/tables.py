@@ -64,7 +64,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Finished cells that are looked at together."""
+    """Finished cells, pooled."""
 
     figures: tuple[Figures, ...]
 
