@@ -35,8 +35,9 @@ test-fast: venv  ## no server, no slow tests
 test-full: venv system routers  ## everything
 	@$(BIN)/python -m pytest $(ARGS)
 
-docs: .venv-docs/locked  ## the pages of docs/ as a site in site/, every link checked
+docs: .venv-docs/locked venv  ## the pages of docs/ as a site in site/, every link checked
 	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict $(ARGS)
+	@$(BIN)/radixflow replay report --out docs/replay --page site/replay
 
 routers: .venv-routers/locked  ## the routers that tests put in front of servers
 

@@ -47,9 +47,9 @@ def main() -> None:
         raw += [
             {
                 "order": name,
-                "rows": entry["rows"],
-                "blocked": entry["blocked"],
-                "bubble": entry["bubble"],
+                "rows": dict(entry.rows),
+                "blocked": list(entry.blocked),
+                "bubble": entry.bubble,
             }
             for entry in outcome.rounds
         ]

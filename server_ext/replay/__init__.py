@@ -1,8 +1,8 @@
 """The replay lab: policies over the real scheduler in virtual time, without a model.
 
-A trace (what is sent) goes through vLLM's own scheduler and cache manager (who runs in
+A trace (what is sent) is run by vLLM's own scheduler and cache manager (who runs in
 which round) and a cost model (how long a round takes) into a ledger.  Figures from here
-are simulated, and say so.  Nothing in this room touches a server.
+are simulated, and say so.
 """
 
 from __future__ import annotations

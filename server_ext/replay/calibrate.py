@@ -32,7 +32,7 @@ OUTLIER = 6.0
 
 
 class CalibrationError(ValueError):
-    """The log does not tell the costs; the message says what to do."""
+    """The costs cannot be fitted to the log; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ def _fit(timed: Sequence[Sample]) -> Cost:
     scale = known.max(axis=0)
     if np.linalg.matrix_rank(known / scale) < known.shape[1]:
         raise CalibrationError(
-            "the rounds are too much alike to tell a round, a row and a token apart: "
+            "the rounds are too much alike to separate a round, a row and a token: "
             "send prompts of different lengths, a few and many at a time"
         )
     found, _ = nnls(known / scale, np.array([one.seconds for one in timed]))

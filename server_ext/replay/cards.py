@@ -161,8 +161,8 @@ class Card:
         gpu: the GPU.
         source: where the configuration is published.
         max_model_len: longest prompt served; longer ones are rejected.
-        token_budget: most tokens in a round.
-        rows: most rows in a round.
+        token_budget: maximum tokens of a round.
+        rows: maximum rows of a round.
     """
 
     layout: Layout

@@ -1,12 +1,8 @@
-"""``radixflow replay``: the replay lab's command line.
-
-The one room of the replay that writes to the terminal.
-"""
+"""``radixflow replay``: the command line."""
 
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import sys
@@ -23,6 +19,7 @@ from server_ext.replay.grid import (
     Cell,
     Folder,
     FolderError,
+    Result,
     make_trace,
     run_cells,
 )
@@ -115,6 +112,7 @@ def _add_sweep(commands: Any) -> None:
 def _add_report(commands: Any) -> None:
     report = commands.add_parser("report", help="one HTML page from a folder")
     report.add_argument("--out", type=Path, required=True)
+    report.add_argument("--page", type=Path, help="folder of the page, else --out")
     report.add_argument("--timeline", type=Path, help="write the timeline alone")
     report.set_defaults(run=_report)
 
@@ -289,36 +287,18 @@ def _run_all(cells: list[Cell], arguments: argparse.Namespace) -> int:
         here = sum(cell in folder for cell in cells)
         task = bar.add_task("replay", total=len(cells), completed=here)
 
-        def done(cell: Cell, result: dict[str, Any]) -> None:
-            if "error" in result:
-                failed.append(f"{cell.model} {cell.arm}: {result['error']}")
+        def done(result: Result) -> None:
+            cell = result.cell
+            if result.error:
+                failed.append(f"{cell.model} {cell.arm}: {result.error}")
             what = f"{cell.model} {cell.stream} {cell.order} {cell.arm}"
             bar.update(task, advance=1, description=what[:44])
 
         run_cells(cells, folder, jobs=arguments.jobs, done=done)
-    write_csv(folder, arguments.out / "cells.csv")
     for sentence in failed:
         sys.stderr.write(f"failed: {sentence}\n")
     sys.stdout.write(f"{len(cells)} cells in {folder.path}\n")
     return 1 if failed else 0
-
-
-def write_csv(folder: Folder, path: Path) -> None:
-    """Every cell as a line: what it was, and its figures (no latencies)."""
-    rows = []
-    for result in folder.results():
-        row = {f"cell_{name}": value for name, value in result["cell"].items()}
-        row["error"] = result.get("error", "")
-        row.update(result.get("figures", {}))
-        measured = result.get("measured", {})
-        row.update({f"measured_{name}": value for name, value in measured.items()})
-        row["digest"] = result.get("digest", "")
-        rows.append(row)
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 # -- the others ------------------------------------------------------------------------
@@ -330,9 +310,7 @@ def _report(arguments: argparse.Namespace) -> int:
     if arguments.timeline is not None:
         write_timeline(arguments.timeline)
         return 0
-    folder = Folder(arguments.out)
-    page = write_report(folder, arguments.out)
-    write_csv(folder, arguments.out / "cells.csv")
+    page = write_report(Folder(arguments.out), arguments.page or arguments.out)
     sys.stdout.write(f"{page}\n")
     return 0
 
@@ -362,7 +340,7 @@ def _trace(arguments: argparse.Namespace) -> int:
         ARMS[arguments.replay],
         asynchronous=arguments.asynchronous,
     )
-    sys.stdout.write(json.dumps(outcome.figures, indent=1) + "\n")
+    sys.stdout.write(json.dumps(outcome.figures.as_row(), indent=1) + "\n")
     return 0
 
 
@@ -400,8 +378,8 @@ def _get(url: str) -> Any:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
-        told = error.read(500).decode("utf-8", "replace")
-        raise ValueError(f"{url}: HTTP {error.code}: {told}") from None
+        reason = error.read(500).decode("utf-8", "replace")
+        raise ValueError(f"{url}: HTTP {error.code}: {reason}") from None
     except OSError as error:
         raise ValueError(f"{url}: {error}: is the server up?") from None
 

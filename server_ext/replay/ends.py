@@ -16,11 +16,8 @@ from server_ext.engine.queue import PrefixQueue
 from server_ext.engine.scheduler import RadixFlowScheduler
 from server_ext.replay.clock import Clock
 
-__all__ = ["CAUSES", "RoundEnds"]
+__all__ = ["RoundEnds"]
 
-CAUSES = ("rows", "tokens", "queue", "held", "blocked", "chunk", "memory")
-"""What ends a round: full rows; the token budget; nobody waits; who waits is held, or
-BLOCKED; the next READY branch can take no whole chunk of the tokens left; no blocks."""
 MAX_VISITS = 32
 """Waiting branches that are visited to find out why a round ended."""
 

@@ -1,26 +1,27 @@
 """Many cells, one folder: the paper's grid, resumable, and the load sweep.
 
-A cell is one arm over one trace.  Each finished cell is one line of ``cells.jsonl``;
+A cell is one arm over one trace.  Each finished cell is one row of ``cells.csv``;
 what is there is not run again, a cell that failed stays failed.  All arms of a trace
 see the same groups at the same times, each with a cache of its own.
 """
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import multiprocessing
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from multiprocessing import connection
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 from server_ext.replay.cards import CARDS, Card
-from server_ext.replay.keys import limit
+from server_ext.replay.figures import CAUSES, Figures, Measured, read_row
 from server_ext.replay.policies import arm_named
 from server_ext.replay.trace import (
     QUESTIONS,
@@ -43,6 +44,7 @@ __all__ = [
     "Cell",
     "Folder",
     "FolderError",
+    "Result",
     "capacity",
     "make_trace",
     "run_cells",
@@ -91,11 +93,6 @@ class Cell:
     asynchronous: bool = False
     fence: bool = False
     own_rate: bool = False
-
-    @property
-    def key(self) -> str:
-        """The cell's name in a folder."""
-        return json.dumps(asdict(self), sort_keys=True)
 
 
 def capacity(groups: Sequence[Group], card: Card) -> float:
@@ -161,83 +158,125 @@ def make_trace(cell: Cell) -> Trace:
     return Trace(name, arrive(groups, arrivals), about)
 
 
-def run_cell(cell: Cell) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of a cell.
+
+    Attributes:
+        cell: the cell.
+        figures: its figures, None where it failed.
+        error: why it failed.
+        digest: of all latencies and the rounds: equal where two runs are the same.
+        measured: what the replay took.
+    """
+
+    cell: Cell
+    figures: Figures | None
+    error: str = ""
+    digest: str = ""
+    measured: Measured | None = None
+
+    def as_row(self) -> dict[str, Any]:
+        """One flat row."""
+        row: dict[str, Any] = {f"cell_{k}": v for k, v in asdict(self.cell).items()}
+        row |= {"error": self.error, "digest": self.digest}
+        for part in (self.figures and self.figures.as_row(), self.measured):
+            if part is not None:
+                row |= part if isinstance(part, dict) else asdict(part)
+        return row
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, str]) -> Result:
+        """Read a row that `as_row` wrote."""
+        own = {k.removeprefix("cell_"): v for k, v in row.items() if k[:5] == "cell_"}
+        cell = Cell(**read_row(Cell, own))
+        if row["error"]:
+            return cls(cell, None, row["error"])
+        return cls(
+            cell,
+            Figures.from_row(row),
+            digest=row["digest"],
+            measured=Measured(**read_row(Measured, row)),
+        )
+
+
+def run_cell(cell: Cell) -> Result:
     """Run a cell; a failure is a result, with a sentence in ``error``."""
     from server_ext.replay.run import ReplayError, replay
 
-    base: dict[str, Any] = {"cell": asdict(cell)}
-    arm, card, trace = arm_named(cell.arm), CARDS[cell.model], make_trace(cell)
-    fitting = [g for g in trace.groups if g.longest <= card.max_model_len]
+    arm = arm_named(cell.arm)
     try:
         outcome = replay(
-            trace,
-            card,
+            make_trace(cell),
+            CARDS[cell.model],
             arm.fenced if cell.fence else arm,
             asynchronous=cell.asynchronous,
         )
     except (ReplayError, *_BROKEN) as error:
-        return {**base, "error": f"{type(error).__name__}: {error}"}
-    latencies = [round(value, 4) for value in outcome.latencies]
-    digest = hashlib.sha256(
-        json.dumps([outcome.latencies, outcome.figures["rounds"]]).encode()
-    ).hexdigest()
-    figures = {**outcome.figures, "limit": limit(fitting)}
-    measured = figures.pop("measured")
-    return {
-        **base,
-        "figures": figures,
-        "measured": measured,
-        "latencies": latencies,
-        "digest": digest[:16],
-    }
+        return Result(cell, None, f"{type(error).__name__}: {error}")
+    text = json.dumps([outcome.latencies, outcome.figures.rounds])
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return Result(cell, outcome.figures, "", digest, outcome.measured)
 
 
 class Folder:
     """The finished cells of a folder.
 
     Args:
-        path: where ``cells.jsonl`` is or will be.
+        path: where ``cells.csv`` is or will be.
 
     Raises:
-        FolderError: a line is broken in the middle of the file.
+        FolderError: a row is broken in the middle of the file.
     """
 
     def __init__(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
-        self.path = path / "cells.jsonl"
-        self._cells: dict[str, dict[str, Any]] = {}
-        self._load()
+        self.path = path / "cells.csv"
+        self._results: dict[Cell, Result] = {}
+        if self.path.exists():
+            self._load()
 
     def _load(self) -> None:
-        if not self.path.exists():
-            return
         text = self.path.read_text(encoding="utf-8")
-        lines = text.split("\n")
-        if lines[-1]:  # a kill in mid-line: that cell is run again
-            kept = text[: len(text) - len(lines[-1])]
-            self.path.write_text(kept, encoding="utf-8")
-        for number, line in enumerate(lines[:-1], start=1):
+        if not text.endswith("\n"):  # stopped in mid-row: that cell is run again
+            text = text[: text.rfind("\n") + 1]
+            self.path.write_text(text, encoding="utf-8")
+        for row in csv.DictReader(text.splitlines()):
             try:
-                result = json.loads(line)
-                self._cells[Cell(**result["cell"]).key] = result
-            except (KeyError, TypeError, ValueError) as error:
-                raise FolderError(f"{self.path}, line {number}: {error}") from None
+                result = Result.from_row(row)
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                line = len(self._results) + 2
+                raise FolderError(f"{self.path}, line {line}: {error!r}") from None
+            self._results[result.cell] = result
 
     def __contains__(self, cell: Cell) -> bool:
-        return cell.key in self._cells
+        return cell in self._results
 
-    def __getitem__(self, cell: Cell) -> dict[str, Any]:
-        return self._cells[cell.key]
+    def __iter__(self) -> Iterator[Result]:
+        return iter(self._results.values())
 
-    def results(self) -> list[dict[str, Any]]:
-        """Everything that is there."""
-        return list(self._cells.values())
-
-    def add(self, cell: Cell, result: dict[str, Any]) -> None:
+    def add(self, result: Result) -> None:
         """Write one finished cell."""
-        self._cells[cell.key] = result
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(result, separators=(",", ":")) + "\n")
+        self._results[result.cell] = result
+        with self.path.open("a", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
+            if not file.tell():
+                writer.writeheader()
+            writer.writerow(result.as_row())
+
+
+_COLUMNS = (
+    *(f"cell_{one.name}" for one in fields(Cell)),
+    "error",
+    *(one.name for one in fields(Figures) if one.name != "ends"),
+    *(
+        f"{name}_{cause}"
+        for cause in CAUSES
+        for name in ("rounds", "bubbles", "unused")
+    ),
+    "digest",
+    *(one.name for one in fields(Measured)),
+)
 
 
 def run_cells(
@@ -245,7 +284,7 @@ def run_cells(
     folder: Folder,
     *,
     jobs: int = 1,
-    done: Callable[[Cell, dict[str, Any]], None],
+    done: Callable[[Result], None],
 ) -> None:
     """Run the cells that the folder does not hold yet.
 
@@ -256,23 +295,21 @@ def run_cells(
         done: called as each cell ends.
     """
     missing = [cell for cell in cells if cell not in folder]
-    for cell, result in _results(missing, jobs):
-        folder.add(cell, result)
-        done(cell, result)
+    for result in _results(missing, jobs):
+        folder.add(result)
+        done(result)
 
 
-def _results(cells: list[Cell], jobs: int) -> Iterator[tuple[Cell, dict[str, Any]]]:
+def _results(cells: list[Cell], jobs: int) -> Iterator[Result]:
     if jobs <= 1 or len(cells) <= 1:
-        for cell in cells:
-            yield cell, run_cell(cell)
+        yield from map(run_cell, cells)
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(
         jobs, mp_context=context, initializer=_end_with_parent
     ) as pool:
-        futures = {pool.submit(run_cell, cell): cell for cell in cells}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
+        for future in as_completed([pool.submit(run_cell, cell) for cell in cells]):
+            yield future.result()
 
 
 def _end_with_parent() -> None:

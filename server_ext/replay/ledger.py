@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from server_ext.replay.cards import Card
-from server_ext.replay.ends import CAUSES
-from server_ext.replay.policies import Arm
+from server_ext.replay.clock import Device
+from server_ext.replay.figures import End, Figures, Measured, RoundRow, quantile
+from server_ext.replay.keys import limit
 from server_ext.replay.trace import Group, Trace, spans
 
-__all__ = ["Ledger", "Outcome", "Row", "quantile"]
+__all__ = ["Ledger", "Outcome", "Row"]
 
 
 @dataclass(slots=True)
@@ -36,10 +36,10 @@ class Row:
     Attributes:
         name: the group's.
         offered: offered arrival.
-        sent: when the engine took it (it looks between two rounds).
+        sent: when the engine took it, between two rounds.
         first: first selection of any of its branches.
         last_first: first selection of the last branch to be selected.
-        done: its last branch was through.
+        done: when its last branch ended.
     """
 
     name: str
@@ -55,16 +55,16 @@ class Outcome:
     """One arm over one trace.
 
     Attributes:
-        figures: every figure, JSON-ready; None where there is none.
+        figures: what depends on trace, card and arm alone.
+        measured: what the replay itself took.
         latencies: client latency of each group, in order of completion.
         rounds: the rounds that were kept row by row.
-        wall_seconds: how long the replay took (measured).
     """
 
-    figures: dict[str, Any]
+    figures: Figures
+    measured: Measured
     latencies: tuple[float, ...]
-    rounds: tuple[dict[str, Any], ...] = ()
-    wall_seconds: float = 0.0
+    rounds: tuple[RoundRow, ...] = ()
 
 
 @dataclass(slots=True)
@@ -73,8 +73,8 @@ class Ledger:
 
     Attributes:
         keep_rounds: rounds to keep row by row.
-        rows: most rows in a round.
-        budget: most tokens in a round.
+        rows: maximum rows of a round.
+        budget: maximum tokens of a round.
     """
 
     keep_rounds: int = 0
@@ -84,7 +84,7 @@ class Ledger:
     _done: list[Row] = field(default_factory=list)
     _requests: dict[str, _Request] = field(default_factory=dict)
     _marks: dict[tuple[str, str], int] = field(default_factory=dict)
-    _kept: list[dict[str, Any]] = field(default_factory=list)
+    _kept: list[RoundRow] = field(default_factory=list)
     _rejected: int = 0
     _rounds: int = 0
     _row_steps: int = 0
@@ -145,47 +145,27 @@ class Ledger:
             self._marks[key] = max(mark, last)
         return again
 
-    def round(
-        self,
-        *,
-        start: float,
-        end: float,
-        scheduled: Mapping[str, int],
-        blocked: Sequence[str],
-        waiting: int,
-        ended: str | None,
-        bubble: bool,
-    ) -> None:
-        """A round was dispatched; `ended`: one of `CAUSES`, None if not looked for."""
+    def round(self, row: RoundRow) -> None:
+        """A round was dispatched."""
         self._rounds += 1
-        self._row_steps += len(scheduled)
-        tokens = sum(scheduled.values())
+        self._row_steps += len(row.rows)
+        tokens = sum(row.rows.values())
         self._tokens += tokens
-        self._blocked += len(blocked)
-        if ended is not None:
-            used = max(len(scheduled) / self.rows, tokens / self.budget)
-            self._ended[ended] += 1
-            self._bubbles[ended] += bubble
-            self._unused[ended] += 1 - used
+        self._blocked += len(row.blocked)
+        if row.ended is not None:
+            used = max(len(row.rows) / self.rows, tokens / self.budget)
+            self._ended[row.ended] += 1
+            self._bubbles[row.ended] += row.bubble
+            self._unused[row.ended] += 1 - used
         if len(self._kept) < self.keep_rounds:
-            self._kept.append(
-                {
-                    "start": round(start, 6),
-                    "end": round(end, 6),
-                    "rows": dict(scheduled),
-                    "blocked": list(blocked),
-                    "waiting": waiting,
-                    "ended": ended,
-                    "bubble": bubble,
-                }
-            )
+            self._kept.append(row)
 
     def finished(self, name: str) -> None:
         """A request ended."""
         del self._requests[name]
 
     def group_finished(self, group: Group, *, now: float) -> int:
-        """The last branch is through; the number of groups that are."""
+        """The last branch ended; how many groups have."""
         row = self._rows.pop(group.name)
         row.done = now
         self._done.append(row)
@@ -198,11 +178,9 @@ class Ledger:
         *,
         trace: Trace,
         card: Card,
-        arm: Arm,
         counters: Mapping[str, int],
         makespan: float,
-        busy: float,
-        idle: float,
+        device: Device,
         wall_seconds: float,
         asynchronous: bool,
     ) -> Outcome:
@@ -217,101 +195,52 @@ class Ledger:
         late = [row.sent - row.offered for row in self._done]
         rows_bound = -(-self._admitted // card.rows)
         token_bound = -(-self._tokens // card.token_budget)
-        bound = max(rows_bound, token_bound)
-        rounds = self._rounds
-        packed = _packed(
-            [request.at - request.hit for request in self._residuals],
-            rows=card.rows,
-            tokens=card.token_budget,
+        fitting = [g for g in trace.groups if g.longest <= card.max_model_len]
+        figures = Figures(
+            trace=trace.name,
+            engine="asynchronous" if asynchronous else "synchronous",
+            groups=len(trace.groups),
+            completed=len(self._done),
+            rejected=self._rejected,
+            latency_mean=_mean(latencies),
+            latency_p50=quantile(latencies, 0.50),
+            latency_p95=quantile(latencies, 0.95),
+            latency_p99=quantile(latencies, 0.99),
+            latency_max=max(latencies, default=None),
+            wait_mean=_mean(waits),
+            rest_mean=_mean(rests),
+            late_mean=_mean(late),
+            late_max=max(late, default=None),
+            rounds=self._rounds,
+            bound=max(rows_bound, token_bound),
+            packed=_packed(
+                [request.at - request.hit for request in self._residuals],
+                rows=card.rows,
+                tokens=card.token_budget,
+            ),
+            row_steps=self._row_steps,
+            tokens=self._tokens,
+            prompt_tokens=self._prompt_tokens,
+            hit_tokens=self._hit_tokens,
+            overlap_tokens=self._overlap,
+            limit=limit(fitting),
+            blocked_visits=self._blocked,
+            recovered_rows=counters["recovered_rows"],
+            lookups=counters["lookups"],
+            deferred=counters["deferred"],
+            overtakes=counters["overtakes"],
+            makespan=makespan,
+            busy=device.busy,
+            idle=device.idle_between,
+            ends={
+                cause: End(count, self._bubbles[cause], self._unused[cause])
+                for cause, count in self._ended.items()
+            },
         )
-        figures: dict[str, Any] = {
-            "trace": trace.name,
-            "model": card.layout.name,
-            "arm": arm.name,
-            "engine": "asynchronous" if asynchronous else "synchronous",
-            "groups": len(trace.groups),
-            "completed": len(self._done),
-            "rejected": self._rejected,
-            "latency_mean": _mean(latencies),
-            "latency_p50": quantile(latencies, 0.50),
-            "latency_p95": quantile(latencies, 0.95),
-            "latency_p99": quantile(latencies, 0.99),
-            "latency_max": max(latencies, default=None),
-            "wait_mean": _mean(waits),
-            "rest_mean": _mean(rests),
-            "late_mean": _mean(late),
-            "late_max": max(late, default=None),
-            "first_event_mean": None,
-            "rounds": rounds,
-            "bound": bound,
-            "bound_ratio": rounds / bound if bound else None,
-            "packed": packed,
-            "packed_ratio": rounds / packed if packed else None,
-            "rows_a_round": self._row_steps / rounds if rounds else None,
-            "tokens_a_round": self._tokens / rounds if rounds else None,
-            "row_steps": self._row_steps,
-            "tokens": self._tokens,
-            "prompt_tokens": self._prompt_tokens,
-            "reuse": (
-                1 - self._tokens / self._prompt_tokens if self._prompt_tokens else None
-            ),
-            "hit": (
-                self._hit_tokens / self._prompt_tokens if self._prompt_tokens else None
-            ),
-            "overlap_tokens": self._overlap,
-            "overlap": self._overlap / self._tokens if self._tokens else None,
-            **self._causes(),
-            "blocked_visits": self._blocked,
-            "recovered_rows": counters["recovered_rows"],
-            "lookups": counters["lookups"],
-            "deferred": counters["deferred"],
-            "overtakes": counters["overtakes"],
-            "makespan": makespan,
-            "busy": busy,
-            "idle": idle,
-            "round_seconds": busy / rounds if rounds else None,
-        }
-        measured = {
-            "host_seconds": counters["host_us"] / 1e6,
-            "host_us_a_round": counters["host_us"] / rounds if rounds else None,
-            "wall_seconds": wall_seconds,
-        }
+        host = counters["host_us"] / self._rounds if self._rounds else 0.0
         return Outcome(
-            figures={**figures, "measured": measured},
-            latencies=latencies,
-            rounds=tuple(self._kept),
-            wall_seconds=wall_seconds,
+            figures, Measured(wall_seconds, host), latencies, tuple(self._kept)
         )
-
-    def _causes(self) -> dict[str, Any]:
-        """Rounds, bubbles and unused rounds by what ended the round.
-
-        ``unused``: a round that filled 12 of 16 rows and a third of its budget left a
-        quarter of a round unused.  The sum of what was used is what no order of these
-        very rows could have gone below without mixing them otherwise.
-        """
-        known = bool(self._ended)
-        figures: dict[str, Any] = {
-            "bubbles": self._bubbles.total() if known else None,
-        }
-        for cause in CAUSES:
-            figures[f"ended_{cause}"] = self._ended[cause] if known else None
-            figures[f"bubbles_{cause}"] = self._bubbles[cause] if known else None
-            figures[f"unused_{cause}"] = self._unused[cause] if known else None
-        return figures
-
-
-def quantile(values: Sequence[float], share: float) -> float | None:
-    """The value that `share` of all do not exceed (nearest rank)."""
-    if not values:
-        return None
-    ordered = sorted(values)
-    return ordered[
-        min(
-            len(ordered) - 1,
-            max(0, -(-round(share * 1e6) * len(ordered) // 1_000_000) - 1),
-        )
-    ]
 
 
 def _packed(residuals: Sequence[int], *, rows: int, tokens: int) -> int:

@@ -26,7 +26,9 @@ class Arm:
         policy: the scheduler's policy.
         hints: send groups as our endpoint does, with hints, else plain prompts.
         fine: hits may land on every 16th token, else only on whole blocks.
-        about: one line for a person.
+        about: one line of description.
+        calibrated: the costs of a row and a round are those of the card, as
+            ``radixflow replay calibrate`` finds them, else the defaults of a GPU.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Arm:
     hints: bool
     fine: bool
     about: str
+    calibrated: bool = False
 
     @property
     def fenced(self) -> Arm:
@@ -113,6 +116,15 @@ PARTS: tuple[Arm, ...] = (
 )
 
 EXTRA: tuple[Arm, ...] = (
+    *(
+        replace(
+            arm,
+            name=f"{arm.name}/calibrated",
+            about=f"{arm.name} with the costs of its card",
+            calibrated=True,
+        )
+        for arm in PARTS[-2:]
+    ),
     Arm(
         "radix-0.33/16",
         _altered("radix", readiness="exact"),

@@ -1,8 +1,8 @@
 """vLLM's real scheduler and cache manager for a model card, without a model.
 
-The only room of the replay that imports ``vllm.v1``.  A request here has a length and
-block keys, but no tokens: keys are made from the names of the segments that a block
-covers, so two prompts have equal keys exactly where a trace says they are equal.
+A request here has a length and block keys, but no tokens: keys are made from the names
+of the segments that a block covers, so two prompts have equal keys exactly where a
+trace says they are equal.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import functools
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -87,8 +87,8 @@ class Shape:
         recurrent_groups: recurrent cache groups beside the attention's, 0 for none.
         blocks: blocks of the pool.
         max_model_len: longest prompt.
-        token_budget: most tokens in a round.
-        rows: most rows in a round.
+        token_budget: maximum tokens of a round.
+        rows: maximum rows of a round.
         retention: tokens between states that are kept without need; 0, vLLM's default,
             keeps none, None all (``prefix_cache_retention_interval``).
         checkpoint_alignment: for layers that save a checkpoint inside a prompt's last
@@ -173,7 +173,7 @@ def cache_layout(shape: Shape, *, mode: str = "align") -> KVCacheConfig:
 def make_scheduler(
     card: Card, arm: Arm, *, asynchronous: bool = False
 ) -> RadixFlowScheduler:
-    """The scheduler of one arm on one card, with an empty cache and a GPU's costs.
+    """The scheduler of one arm on one card, with an empty cache.
 
     Args:
         card: model, memory and bounds.
@@ -182,6 +182,9 @@ def make_scheduler(
     """
     shape = Shape.of(card, fine=arm.fine)
     policy = arm.policy.on("cuda")
+    if arm.calibrated:
+        row_tokens, round_tokens = card.cost.in_tokens
+        policy = replace(policy, row_tokens=row_tokens, round_tokens=round_tokens)
     return make_served_scheduler(shape, policy, asynchronous=asynchronous)
 
 
@@ -292,14 +295,14 @@ def make_request(
 def model_output(
     scheduler: RadixFlowScheduler, planned: SchedulerOutput
 ) -> ModelRunnerOutput:
-    """What a model would hand back: one token for each prompt that is through."""
+    """What a model would return: one token for each prompt that is computed."""
     names = list(planned.num_scheduled_tokens)
     requests = scheduler.requests
     sampled = []
     for name in names:
         request = requests[name]
-        through = request.num_computed_tokens >= request.num_prompt_tokens
-        sampled.append(_SAMPLED if through else [])
+        computed = request.num_computed_tokens >= request.num_prompt_tokens
+        sampled.append(_SAMPLED if computed else [])
     return ModelRunnerOutput(
         req_ids=names,
         req_id_to_index={name: index for index, name in enumerate(names)},

@@ -26,6 +26,7 @@ from server_ext.hints import MAX_BOUNDARIES, Hints
 from server_ext.replay.cards import Card
 from server_ext.replay.clock import Clock, Device
 from server_ext.replay.ends import RoundEnds
+from server_ext.replay.figures import RoundRow
 from server_ext.replay.keys import Keys
 from server_ext.replay.ledger import Ledger, Outcome
 from server_ext.replay.loop import EngineLoop
@@ -37,7 +38,7 @@ from server_ext.replay.worker import Cost, attended_pairs
 __all__ = ["Engine", "ReplayError", "replay"]
 
 _PAUSE = 0.001
-"""An engine that found nothing to run looks again after this long (vLLM's pause)."""
+"""An engine that found nothing to run pauses this long, as vLLM does."""
 _STUCK = 100_000
 """Turns in a row without work after which an arm counts as hung."""
 
@@ -54,7 +55,7 @@ def replay(
     asynchronous: bool = False,
     cost: Cost | None = None,
     keep_rounds: int = 0,
-    look_on: bool = True,
+    record_ends: bool = True,
     progress: Callable[[int], None] | None = None,
 ) -> Outcome:
     """Run one arm over a trace, from an empty cache to an empty queue.
@@ -66,7 +67,7 @@ def replay(
         asynchronous: the engine of time.
         cost: costs to use in place of the card's.
         keep_rounds: keep this many rounds row by row, for the timeline.
-        look_on: find out what ended each round, and avoidable bubbles (costs host
+        record_ends: record what ended each round, and avoidable bubbles (costs host
             time; the synchronous engine only).
         progress: called with the number of finished groups.
 
@@ -80,7 +81,7 @@ def replay(
         cost=cost or card.cost,
         asynchronous=asynchronous,
         ledger=Ledger(keep_rounds, rows=card.rows, budget=card.token_budget),
-        look_on=look_on,
+        record_ends=record_ends,
         progress=progress,
     )
     with _no_collector():
@@ -118,7 +119,7 @@ class Engine:
     cost: Cost
     asynchronous: bool = False
     ledger: Ledger = field(default_factory=Ledger)
-    look_on: bool = False
+    record_ends: bool = False
     progress: Callable[[int], None] | None = None
 
     clock: Clock = field(default_factory=Clock)
@@ -144,7 +145,7 @@ class Engine:
             before=self._wait_for_device,
             after=self._deliver,
         )
-        watched = self.look_on and not self.asynchronous
+        watched = self.record_ends and not self.asynchronous
         self.ends = RoundEnds(self.scheduler, self.clock) if watched else None
         self.unit = self.scheduler.hash_block_size
         self.keys = Keys(self.unit)
@@ -181,11 +182,9 @@ class Engine:
         return self.ledger.outcome(
             trace=self.trace,
             card=self.card,
-            arm=self.arm,
             counters=self.scheduler.snapshot()["counters"],
             makespan=self.clock.now,
-            busy=self.device.busy,
-            idle=self.device.idle_between,
+            device=self.device,
             wall_seconds=time.perf_counter() - began,
             asynchronous=self.asynchronous,
         )
@@ -203,13 +202,15 @@ class Engine:
             start, end = self.device.run(self.clock.now, seconds)
             ended, bubble = self.ends.of(planned) if self.ends else (None, False)
             self.ledger.round(
-                start=start,
-                end=end,
-                scheduled=scheduled,
-                blocked=self.scheduler.history[-1].blocked,
-                waiting=len(self.scheduler.waiting),
-                ended=ended,
-                bubble=bubble,
+                RoundRow(
+                    start=start,
+                    end=end,
+                    rows=dict(scheduled),
+                    blocked=self.scheduler.history[-1].blocked,
+                    waiting=len(self.scheduler.waiting),
+                    ended=ended,
+                    bubble=bubble,
+                )
             )
         self._round_ends.append(end)
         return model_output(self.scheduler, planned)

@@ -3,7 +3,7 @@
 A recording holds what arrived after which round, and the rounds that the server made of
 it.  Replayed by the same policy the rounds must come out again; by another policy they
 are what that policy would have made of the same arrivals.  No text and no token is in
-it: where prompts are equal is told by reference to an earlier prompt.
+it: a prompt refers to an earlier one with which it shares a prefix.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _check_whole(
         if unknown := next((n for n in served.scheduled if n not in known), None):
             raise RecordingError(
                 f"round {served.number} has request {unknown}, whose arrival the "
-                f"server does not tell: it came before round {after}, is no longer "
+                f"server does not give: it came before round {after}, is no longer "
                 "kept, or came just now; export an idle server, or name a later idle "
                 "moment with --after"
             )

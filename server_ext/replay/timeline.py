@@ -1,4 +1,4 @@
-"""The round timeline: rounds as columns, rows as cells coloured by group.
+"""The round timeline: rounds as columns, rows as cells colored by group.
 
 Pure: from kept rounds to a plotly figure as data.
 """
@@ -6,57 +6,47 @@ Pure: from kept rounds to a plotly figure as data.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Lane", "timeline_figure"]
+from server_ext.replay.figures import RoundRow
+from server_ext.replay.ledger import Outcome
 
-_COLOURS = (
+__all__ = ["timeline_figure"]
+
+_COLORS = (
     "#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#edc948", "#76b7b2",
     "#ff9da7", "#9c755f", "#86bcb6", "#d4a6c8", "#8cd17d", "#f1ce63",
     "#a0cbe8", "#499894", "#fabfd2", "#d7b5a6",
 )  # fmt: skip
-_GREY = len(_COLOURS)
+_GREY = len(_COLORS)
 _RED = _GREY + 1
 _SHOWN_BLOCKED = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """One policy's rounds.
-
-    Attributes:
-        name: the policy.
-        rounds: its rounds as the ledger kept them.
-        figures: its figures.
-    """
-
-    name: str
-    rounds: Sequence[Mapping[str, Any]]
-    figures: Mapping[str, Any]
-
-
 def timeline_figure(
-    lanes: Sequence[Lane], *, rows: int
+    outcomes: Mapping[str, Outcome], *, rows: int
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Plotly data and layout: the lanes one above the other, on one axis of rounds.
+    """Plotly data and layout: one policy above the other, on one axis of rounds.
 
     Args:
-        lanes: the policies, the first on top.
-        rows: most rows in a round.
+        outcomes: kept rounds and figures by policy, the first on top.
+        rows: maximum rows of a round.
     """
-    names = [name for lane in lanes for entry in lane.rounds for name in entry["rows"]]
+    names = [
+        name for one in outcomes.values() for row in one.rounds for name in row.rows
+    ]
     groups = {group: index for index, group in enumerate(_groups(names))}
     data = [
-        _cells(lane, index, rows, groups) for index, lane in enumerate(lanes, start=1)
+        _cells(name, one.rounds, index, rows, groups)
+        for index, (name, one) in enumerate(outcomes.items(), start=1)
     ]
     layout: dict[str, Any] = {
-        "grid": {"rows": len(lanes), "columns": 1, "pattern": "coupled"},
+        "grid": {"rows": len(outcomes), "columns": 1, "pattern": "coupled"},
         "xaxis": {"title": {"text": "round"}, "zeroline": False},
         "annotations": [],
     }
-    height = 1 / len(lanes)
-    for index, lane in enumerate(lanes):
+    height = 1 / len(outcomes)
+    for index, (name, one) in enumerate(outcomes.items()):
         axis = "yaxis" if index == 0 else f"yaxis{index + 1}"
         top = 1 - index * height
         layout[axis] = {
@@ -67,9 +57,9 @@ def timeline_figure(
         }
         layout["annotations"].append(
             {
-                "text": f"<b>{lane.name}</b>: {lane.figures['rounds']} rounds, "
-                f"{lane.figures['tokens']:,} tokens, mean latency "
-                f"{lane.figures['latency_mean']:.2f} s (simulated)",
+                "text": f"<b>{name}</b>: {one.figures.rounds} rounds, "
+                f"{one.figures.tokens:,} tokens, mean latency "
+                f"{one.figures.latency_mean:.2f} s (simulated)",
                 "xref": "paper",
                 "yref": "paper",
                 "x": 0,
@@ -86,29 +76,33 @@ def _groups(names: Sequence[str]) -> list[str]:
 
 
 def _cells(
-    lane: Lane, index: int, rows: int, groups: Mapping[str, int]
+    policy: str,
+    rounds: Sequence[RoundRow],
+    index: int,
+    rows: int,
+    groups: Mapping[str, int],
 ) -> dict[str, Any]:
     bottom = -_SHOWN_BLOCKED - 2
     levels = list(range(bottom, rows))
     columns: list[dict[int, tuple[int, str]]] = []
-    for number, entry in enumerate(lane.rounds, start=1):
+    for number, entry in enumerate(rounds, start=1):
         column: dict[int, tuple[int, str]] = {}
-        for slot, (name, tokens) in enumerate(entry["rows"].items()):
+        for slot, (name, tokens) in enumerate(entry.rows.items()):
             group = name.rpartition("#")[0]
             text = f"round {number}: {name}<br>{tokens:,} tokens"
-            if entry["ended"]:
-                text += f"<br>the round ended for: {entry['ended']}"
-            column[slot] = (groups[group] % len(_COLOURS), text)
-        blocked = entry["blocked"]
+            if entry.ended:
+                text += f"<br>the round ended for: {entry.ended}"
+            column[slot] = (groups[group] % len(_COLORS), text)
+        blocked = entry.blocked
         for slot, name in enumerate(blocked[:_SHOWN_BLOCKED]):
             more = f" (of {len(blocked)})" if len(blocked) > _SHOWN_BLOCKED else ""
             column[-1 - slot] = (_GREY, f"round {number}: {name} BLOCKED{more}")
-        if entry["bubble"]:
+        if entry.bubble:
             column[bottom] = (_RED, f"round {number}: avoidable bubble")
         columns.append(column)
     return {
         "type": "heatmap",
-        "name": lane.name,
+        "name": policy,
         "x": list(range(1, len(columns) + 1)),
         "y": levels,
         "z": [[column.get(y, (None, ""))[0] for column in columns] for y in levels],
@@ -127,12 +121,12 @@ def _cells(
 
 
 def _scale() -> list[list[Any]]:
-    """A colour scale of steps: one colour around each whole number."""
-    colours = [*_COLOURS, "#c4c7c5", "#d93025"]
-    last = len(colours) - 1
+    """A color scale of steps: one color around each whole number."""
+    colors = [*_COLORS, "#c4c7c5", "#d93025"]
+    last = len(colors) - 1
     scale: list[list[Any]] = []
-    for index, colour in enumerate(colours):
+    for index, color in enumerate(colors):
         low = max(0.0, (index - 0.5) / last)
         high = min(1.0, (index + 0.5) / last)
-        scale += [[low, colour], [high, colour]]
+        scale += [[low, color], [high, color]]
     return scale

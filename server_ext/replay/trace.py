@@ -73,7 +73,7 @@ class Group:
         branches: tokens of each branch's own tail.
         salt: cache namespace.
         session: groups of one session are sent one after another: the next one when
-            the last one is through, and not before its arrival.
+            the last one has ended, and not before its arrival.
     """
 
     name: str
@@ -119,7 +119,7 @@ class Trace:
     """Groups in order of arrival, and where they come from.
 
     Attributes:
-        name: what a person calls it.
+        name: its name.
         groups: the groups.
         about: how it was made: seed, stream, order, arrivals.
     """
@@ -136,7 +136,7 @@ class Arrivals:
     Attributes:
         kind: ``poisson``; ``burst``: `burst` groups at a time, at the same mean rate;
             ``backlog``: all at once; ``closed``: `sessions` clients that each send
-            their next group when the last is through.
+            their next group when the last one has ended.
         rate: groups a second (not for ``backlog`` and ``closed``).
         burst: groups in a burst.
         sessions: clients of a closed loop.

@@ -35,6 +35,12 @@ class Cost:
         """Seconds that a round takes on the host before it can start."""
         return self.host + self.host_row * rows
 
+    @property
+    def in_tokens(self) -> tuple[int, int]:
+        """What a row and a round are worth, in tokens (without attended pairs)."""
+        row, whole = self.row + self.host_row, self.round + self.host
+        return round(row / self.token), round(whole / self.token)
+
     def as_dict(self) -> dict[str, float]:
         """The coefficients as JSON-ready data."""
         return asdict(self)

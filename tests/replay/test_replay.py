@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -12,9 +11,17 @@ import pytest
 
 from benchmarks.drawn_example import drawn
 from server_ext.replay.cards import CARDS, H100
-from server_ext.replay.grid import Cell, Folder, capacity, make_trace, run_cells
+from server_ext.replay.figures import quantile
+from server_ext.replay.grid import (
+    Cell,
+    Folder,
+    FolderError,
+    capacity,
+    make_trace,
+    run_cells,
+)
 from server_ext.replay.keys import Keys, limit
-from server_ext.replay.ledger import Ledger, Outcome, quantile
+from server_ext.replay.ledger import Ledger, Outcome
 from server_ext.replay.policies import ARMS
 from server_ext.replay.run import Engine, replay
 from server_ext.replay.trace import (
@@ -42,8 +49,7 @@ def backlog(count: int = 12, **options: object) -> Trace:
 
 
 def reproducible(outcome: Outcome) -> tuple[object, ...]:
-    figures = {k: v for k, v in outcome.figures.items() if k != "measured"}
-    return figures, outcome.latencies, outcome.rounds
+    return outcome.figures, outcome.latencies, outcome.rounds
 
 
 # --- the drawn example ----------------------------------------------------------------
@@ -54,16 +60,39 @@ def test_the_papers_drawn_example() -> None:
     card = replace(NINE, token_budget=4096)
     stop = replay(drawn(), card, ARMS["radix-0.33"], keep_rounds=9)
     past = replay(drawn(), card, ARMS["traversal"], keep_rounds=9)
-    assert (stop.figures["rounds"], past.figures["rounds"]) == (6, 4)
-    assert stop.figures["tokens"] == past.figures["tokens"] == 12_970
-    assert stop.figures["bubbles"] > 0
-    assert past.figures["bubbles"] == 0
-    assert past.figures["bound"] == 4
+    assert (stop.figures.rounds, past.figures.rounds) == (6, 4)
+    assert stop.figures.tokens == past.figures.tokens == 12_970
+    assert stop.figures.bubbles > 0
+    assert past.figures.bubbles == 0
+    assert past.figures.bound == 4
 
 
 def test_false_dependencies_of_0_32_cost_the_drawn_example_seven_more_rounds() -> None:
     card = replace(NINE, token_budget=4096)
-    assert replay(drawn(), card, ARMS["radix-0.32"]).figures["rounds"] == 13
+    assert replay(drawn(), card, ARMS["radix-0.32"]).figures.rounds == 13
+
+
+@pytest.mark.parametrize(
+    ("arm", "rounds"),
+    [
+        ("radixflow+", [[288], [37, 41, 39, 40], [37, 41, 39, 40]]),
+        ("tree", [[320], [5, 9, 7, 8], [288], [37, 41, 39, 40]]),
+    ],
+)
+def test_an_idle_server_takes_two_rounds_for_a_group(
+    arm: str, rounds: list[list[int]]
+) -> None:
+    """Nobody waits a round for a shared prefix that does not pay for it.
+
+    The second group of the document resumes where the first one parted from its
+    question; without hints that point is unknown until the second group comes.
+    """
+    groups = [
+        Group(name, at, (("d", 300), (name, 20)), (5, 9, 7, 8))
+        for name, at in (("one", 0.0), ("other", 1.0))
+    ]
+    outcome = replay(Trace("t", tuple(groups)), NINE, ARMS[arm], keep_rounds=9)
+    assert [list(entry.rows.values()) for entry in outcome.rounds] == rounds
 
 
 # --- the loop -------------------------------------------------------------------------
@@ -73,7 +102,7 @@ def test_false_dependencies_of_0_32_cost_the_drawn_example_seven_more_rounds() -
 def test_every_arm_ends_and_is_reproducible(arm: str) -> None:
     trace = make_trace(Cell(model="Qwen3.5-9B", arm=arm, questions=14))
     first, again = (replay(trace, NINE, ARMS[arm], keep_rounds=400) for _ in range(2))
-    assert first.figures["completed"] == 14
+    assert first.figures.completed == 14
     assert reproducible(first) == reproducible(again)
     assert all(latency > 0 for latency in first.latencies)
 
@@ -85,33 +114,32 @@ def test_the_asynchronous_engine_hides_the_host_behind_the_device(arm: str) -> N
         replay(backlog(), NINE, ARMS[arm], cost=cost, asynchronous=asynchronous)
         for asynchronous in (False, True)
     ]
-    assert [run.figures["completed"] for run in runs] == [12, 12]
-    assert runs[1].figures["makespan"] < 0.95 * runs[0].figures["makespan"]
-    assert runs[1].figures["bubbles"] is None
+    assert [run.figures.completed for run in runs] == [12, 12]
+    assert runs[1].figures.makespan < 0.95 * runs[0].figures.makespan
+    assert runs[1].figures.bubbles is None
 
 
 def test_every_prompt_token_is_computed_or_read() -> None:
     for arm in ("radix-0.33", "radixflow"):
         figures = replay(backlog(), NINE, ARMS[arm]).figures
-        computed = figures["prompt_tokens"] * (1 - figures["hit"])
-        assert computed == pytest.approx(figures["tokens"])
+        assert figures.prompt_tokens - figures.hit_tokens == figures.tokens
 
 
 def test_hints_recompute_less_and_never_more_than_a_unit_a_branch() -> None:
     native = replay(backlog(), NINE, ARMS["radix-0.33"]).figures
     ours = replay(backlog(), NINE, ARMS["radixflow+"]).figures
-    assert ours["tokens"] < native["tokens"]
+    assert ours.tokens < native.tokens
     trace = backlog().groups
-    assert ours["overlap_tokens"] <= sum(4 * (16 + g.segments[-1][1]) for g in trace)
-    assert ours["overlap_tokens"] < native["overlap_tokens"]
+    assert ours.overlap_tokens <= sum(4 * (16 + g.segments[-1][1]) for g in trace)
+    assert ours.overlap_tokens < native.overlap_tokens
 
 
 def test_the_control_does_not_change_under_traversal_and_hints() -> None:
     native = replay(backlog(), CONTROL, ARMS["radix-0.33"]).figures
     for arm in ("traversal", "radixflow+"):
         ours = replay(backlog(), CONTROL, ARMS[arm]).figures
-        assert ours["latency_mean"] == native["latency_mean"]
-        assert ours["rounds"] == native["rounds"]
+        assert ours.latency_mean == native.latency_mean
+        assert ours.rounds == native.rounds
 
 
 def test_over_length_is_rejected_and_counted() -> None:
@@ -121,7 +149,7 @@ def test_over_length_is_rejected_and_counted() -> None:
     ]
     card = replace(NINE, max_model_len=300)
     figures = replay(Trace("t", tuple(groups)), card, ARMS["radixflow+"]).figures
-    assert (figures["completed"], figures["rejected"]) == (1, 1)
+    assert (figures.completed, figures.rejected) == (1, 1)
 
 
 def test_a_closed_loop_sends_when_the_last_group_is_through() -> None:
@@ -129,15 +157,15 @@ def test_a_closed_loop_sends_when_the_last_group_is_through() -> None:
         paper_groups(regime="cold", questions=9), Arrivals("closed", sessions=1)
     )
     outcome = replay(Trace("t", groups), NINE, ARMS["radixflow+"])
-    assert outcome.figures["completed"] == 9
-    assert sum(outcome.latencies) == pytest.approx(outcome.figures["makespan"])
+    assert outcome.figures.completed == 9
+    assert sum(outcome.latencies) == pytest.approx(outcome.figures.makespan)
 
 
 def test_wide_groups_enter_the_engine_in_windows() -> None:
     trace = Trace("wide", wide_groups(width=300, groups=2))
     outcome = replay(trace, NINE, ARMS["radixflow+"], keep_rounds=500)
-    assert outcome.figures["completed"] == 2
-    assert max(entry["waiting"] for entry in outcome.rounds) <= 2 * 256 + 2
+    assert outcome.figures.completed == 2
+    assert max(entry.waiting for entry in outcome.rounds) <= 2 * 256 + 2
 
 
 def test_the_engine_takes_arrivals_between_rounds() -> None:
@@ -146,8 +174,7 @@ def test_the_engine_takes_arrivals_between_rounds() -> None:
         NINE,
         ARMS["radix-0.33"],
     ).figures
-    assert 0 <= figures["late_mean"] <= figures["late_max"]
-    assert figures["first_event_mean"] is None
+    assert 0 <= figures.late_mean <= figures.late_max
 
 
 class Turns(Ledger):
@@ -190,8 +217,8 @@ def test_a_fenced_arm_waits_for_the_commit_and_the_native_loop_does_not() -> Non
         replay(backlog(), NINE, arm, asynchronous=True).figures
         for arm in (ARMS["traversal"], fenced)
     ]
-    assert runs[0]["blocked_visits"] < runs[1]["blocked_visits"]
-    assert runs[0]["tokens"] == runs[1]["tokens"]
+    assert runs[0].blocked_visits < runs[1].blocked_visits
+    assert runs[0].tokens == runs[1].tokens
 
 
 # --- traces ---------------------------------------------------------------------------
@@ -343,7 +370,7 @@ def test_cards_derive_vllms_block_sizes_and_the_models_weights() -> None:
 def test_capacity_is_an_upper_bound() -> None:
     trace = backlog(24)
     figures = replay(trace, NINE, ARMS["radixflow+"]).figures
-    assert 24 / figures["makespan"] <= capacity(trace.groups, NINE)
+    assert 24 / figures.makespan <= capacity(trace.groups, NINE)
 
 
 def test_pairs_and_quantiles() -> None:
@@ -363,15 +390,25 @@ def test_a_killed_grid_goes_on_where_it_was(tmp_path: Path) -> None:
         for arm in ("radix-0.33", "radixflow+")
     ]
     ran: list[str] = []
-    run_cells(cells, Folder(tmp_path), done=lambda cell, _: ran.append(cell.arm))
-    whole = (tmp_path / "cells.jsonl").read_text()
-    (tmp_path / "cells.jsonl").write_text(whole[:-20])
-    run_cells(cells, Folder(tmp_path), done=lambda cell, _: ran.append(cell.arm))
+    path = tmp_path / "cells.csv"
+    run_cells(cells, Folder(tmp_path), done=lambda result: ran.append(result.cell.arm))
+    was = list(Folder(tmp_path))
+    path.write_text(path.read_text()[:-20])
+    run_cells(cells, Folder(tmp_path), done=lambda result: ran.append(result.cell.arm))
     assert ran == ["radix-0.33", "radixflow+", "radixflow+"]
-    text = (tmp_path / "cells.jsonl").read_text()
-    now = [json.loads(line) for line in text.splitlines()]
-    was = [json.loads(line) for line in whole.splitlines()]
-    assert [line["digest"] for line in now] == [line["digest"] for line in was]
+    now = list(Folder(tmp_path))
+    assert [result.figures for result in now] == [result.figures for result in was]
+    assert [result.digest for result in now] == [result.digest for result in was]
+    assert all(result.figures is not None for result in now)
+
+
+def test_a_folder_of_something_else_is_refused_by_line(tmp_path: Path) -> None:
+    cells = [Cell(model="Qwen3.5-9B", arm="radix-0.33", questions=4)]
+    run_cells(cells, Folder(tmp_path), done=lambda _: None)
+    path = tmp_path / "cells.csv"
+    path.write_text(path.read_text().replace(",poisson,1.0,", ",poisson,x,"))
+    with pytest.raises(FolderError, match="line 2"):
+        Folder(tmp_path)
 
 
 def test_a_failed_arm_stays_failed(tmp_path, monkeypatch) -> None:
@@ -381,7 +418,7 @@ def test_a_failed_arm_stays_failed(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("server_ext.replay.run.replay", hang)
     cells = [Cell(model="Qwen3.5-9B", arm="radix-0.33", questions=6)]
     seen: list[str] = []
-    run_cells(cells, Folder(tmp_path), done=lambda _, r: seen.append(r["error"]))
+    run_cells(cells, Folder(tmp_path), done=lambda result: seen.append(result.error))
     monkeypatch.undo()
-    run_cells(cells, Folder(tmp_path), done=lambda _, r: seen.append(r["error"]))
+    run_cells(cells, Folder(tmp_path), done=lambda result: seen.append(result.error))
     assert seen == ["AssertionError: no such block"]

@@ -34,7 +34,9 @@ RECORDED = {"radix": (NATIVE, 270)}
 """Runs of a real server by policy, and their requests."""
 
 
-def told(arm: str, *, asynchronous: bool = False) -> tuple[dict[str, Any], list[Any]]:
+def answers_of(
+    arm: str, *, asynchronous: bool = False
+) -> tuple[dict[str, Any], list[Any]]:
     """What the routes of a server would say after a run in virtual time."""
     groups = paper_groups(regime="mixed", questions=10, seed=3)
     trace = Trace("t", arrive(groups, Timing("poisson", rate=6.0)))
@@ -54,13 +56,13 @@ def told(arm: str, *, asynchronous: bool = False) -> tuple[dict[str, Any], list[
 
 @pytest.fixture(scope="module")
 def answers() -> tuple[dict[str, Any], list[Any]]:
-    return told("radixflow+")
+    return answers_of("radixflow+")
 
 
 @pytest.mark.parametrize("arm", ["radix-0.32", "radix-0.33", "radixflow+", "radixflow"])
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_run_comes_out_again_round_by_round(arm: str, asynchronous: bool) -> None:
-    recording = recording_from(*told(arm, asynchronous=asynchronous))
+    recording = recording_from(*answers_of(arm, asynchronous=asynchronous))
     result = compare(recording.rounds, replay_recording(recording))
     assert result["first_difference"] is None
     assert result["served"] == result["replayed"]
@@ -69,7 +71,7 @@ def test_a_run_comes_out_again_round_by_round(arm: str, asynchronous: bool) -> N
 
 
 def test_another_policy_makes_other_rounds_of_the_same_arrivals() -> None:
-    recording = recording_from(*told("traversal"))
+    recording = recording_from(*answers_of("traversal"))
     native = replay_recording(recording, policy=POLICIES["radix"])
     result = compare(recording.rounds, native)
     assert result["replayed"]["rounds"] > result["served"]["rounds"]
@@ -91,7 +93,7 @@ def test_a_run_that_the_server_no_longer_has_is_refused(answers) -> None:
     with pytest.raises(RecordingError, match="no round after round 9999"):
         recording_from(arrivals, rounds, after=9999)
     late = {**arrivals, "arrivals": arrivals["arrivals"][1:]}
-    with pytest.raises(RecordingError, match="does not tell"):
+    with pytest.raises(RecordingError, match="does not give"):
         recording_from(late, rounds)
 
 
@@ -154,7 +156,7 @@ def test_the_command_says_that_it_was_predicted(capsys: Any) -> None:
 
 
 def test_the_command_fails_where_it_was_not(tmp_path: Path, capsys: Any) -> None:
-    recording = recording_from(*told("traversal"))
+    recording = recording_from(*answers_of("traversal"))
     other = replace(recording, policy=POLICIES["radix"])
     path = tmp_path / "other.jsonl"
     write_recording(other, path)
