@@ -585,6 +585,27 @@ class RadixFlowClient:
             )
         )
 
+    async def models(self) -> tuple[str, ...]:
+        """Names of the served models, the default one first.
+
+        Raises:
+            APIError: The server could not be asked.
+            ClientClosedError: The client was closed.
+        """
+        return await self._ask(lambda transport: transport.models())
+
+    async def stats(self) -> Mapping[str, Any]:
+        """The scheduler's statistics: settings, policy, counters and gauges.
+
+        The fields are those of ``GET /v1/radixflow/stats``. Of several servers, they
+        are those of the first that can be reached.
+
+        Raises:
+            APIError: The server could not be asked, or has no plug-in.
+            ClientClosedError: The client was closed.
+        """
+        return await self._ask(lambda transport: transport.stats())
+
     # --- the story -------------------------------------------------------------------
 
     def _many(
@@ -714,6 +735,11 @@ class RadixFlowClient:
             on_response=hook and partial(_tell, "on_response", hook),
         )
 
+    async def _ask(self, question: Callable[[Transport], Awaitable[T]]) -> T:
+        return await self._dispatcher.ask(
+            question, total=self._options.total, retry=self._options.retry
+        )
+
     async def _ask_model(self) -> str:
         """The server's first model; calls that wait together ask once, or fail once."""
         self._dispatcher.check_loop()
@@ -726,9 +752,7 @@ class RadixFlowClient:
             if self._unasked is not None and self._unasked is not before:
                 raise copy.copy(self._unasked)  # each call's own: it gets a group id
             try:
-                [model, *_] = await self._dispatcher.models(
-                    total=self._options.total, retry=self._options.retry
-                )
+                [model, *_] = await self.models()
             except APIError as error:
                 self._unasked = copy.copy(error)
                 raise

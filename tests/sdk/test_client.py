@@ -20,7 +20,7 @@ from radixflow_sdk import (
     Timeouts,
 )
 from radixflow_sdk._pipe import BranchEvent, GroupRequest
-from radixflow_sdk.testing import FakeTransport
+from radixflow_sdk.testing import FakeServer, FakeTransport
 
 pytestmark = pytest.mark.anyio
 NOW = RetryPolicy(initial=0.0)
@@ -126,6 +126,19 @@ class Gate(FakeTransport):
             async for event in events:
                 yield event
         self.inside -= 1
+
+
+async def test_models_and_statistics_of_the_server() -> None:
+    server = FakeServer(model="m")
+    async with server.listen() as url, RadixFlowClient(url) as client:
+        assert await client.models() == ("m",)
+        stats = await client.stats()
+    assert stats["scheduler"] == "RadixFlowScheduler"
+    assert stats["settings"]["match_unit"] == 16
+    with pytest.raises(ClientClosedError):
+        await client.models()
+    async with RadixFlowClient(transport=FakeTransport()) as client:
+        assert (await client.stats())["v"] == 1
 
 
 async def test_groups_wait_for_their_turn_and_the_wait_is_not_counted() -> None:
