@@ -61,8 +61,11 @@ class Setup:
 
     def __post_init__(self) -> None:
         # What no question could be asked with is refused before the first one.
+        options = ("yes", "no")
         make_plan(
-            " ", ("yes", "no"), scoring=self.scoring, unconditional=self.unconditional
+            ScoreRequest(
+                " ", options, scoring=self.scoring, unconditional=self.unconditional
+            )
         )
 
     @property

@@ -1,5 +1,6 @@
 """The client's promises, on `FakeTransport`: no server, no socket."""
 
+import contextlib
 import math
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -12,6 +13,7 @@ from radixflow_sdk import (
     APIConnectionError,
     APITimeoutError,
     BranchError,
+    ClientClosedError,
     InvalidInputError,
     PartialGroupError,
     RadixFlowClient,
@@ -126,6 +128,19 @@ class Gate(FakeTransport):
             async for event in events:
                 yield event
         self.inside -= 1
+
+
+@pytest.mark.parametrize("partial", ["raise", "return"])
+async def test_a_stream_ends_as_its_request_says(partial: Any) -> None:
+    fake = FakeTransport({"Rome": BranchError("x", code="aborted")})
+    found = []
+    async with RadixFlowClient(transport=fake) as client:
+        stream = client.stream_candidates("d", ["Oslo", "Rome"], partial=partial)
+        ends: Any = contextlib.nullcontext()
+        with pytest.raises(PartialGroupError) if partial == "raise" else ends:
+            async for candidate in stream:
+                found += [candidate.text]
+    assert found == ["Oslo"]
 
 
 async def test_models_and_statistics_of_the_server() -> None:

@@ -11,6 +11,7 @@ from radixflow_sdk import (
     PartialGroupError,
     RadixFlowClient,
     ScoredCandidate,
+    ScoreRequest,
     TokenScore,
     Usage,
 )
@@ -155,11 +156,11 @@ async def test_an_option_that_fails_alone_is_named() -> None:
 
 def test_the_memory_is_bounded() -> None:
     memory = Unconditional(most=2)
-    plan = make_plan("d", ["a", "b", "c"], unconditional="A:")
+    plan = make_plan(ScoreRequest("d", ["a", "b", "c"], unconditional="A:"))
     memory.remember(plan, "m", {0: -1.0, 1: -2.0})
     assert memory.known(plan, "m") == {0: -1.0, 1: -2.0}
     assert memory.known(plan, "other") == {}
-    memory.known(make_plan("other", ["a"], unconditional="A:"), "m")
+    memory.known(make_plan(ScoreRequest("other", ["a"], unconditional="A:")), "m")
     memory.remember(plan, "m", {2: -3.0})
     assert memory.known(plan, "m") == {0: -1.0, 2: -3.0}
 
@@ -180,5 +181,5 @@ def test_what_cannot_be_compared_is_refused(
     arguments: dict[str, object], field: str
 ) -> None:
     with pytest.raises(InvalidInputError) as caught:
-        make_plan("d", ["a"], **arguments)  # type: ignore[arg-type]
+        make_plan(ScoreRequest("d", ["a"], **arguments))  # type: ignore[arg-type]
     assert caught.value.field == field
