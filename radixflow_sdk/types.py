@@ -108,7 +108,7 @@ class ScoredCandidate:
         text: The option as given; None for an option given as token ids.
         score: What ``scoring`` and ``normalize`` say, in nats (per unit). Higher is
             better.
-        scores: The same under every normaliser that there are numbers for: ``char``
+        scores: The same under every normalizer that there are numbers for: ``char``
             and ``byte`` for options given as text, ``pmi`` with an unconditional
             context.
         tokens: The option's tokens and their log-probabilities; with label scoring the
@@ -222,7 +222,7 @@ class ScoreResult:
         return self.candidates[0]
 
     def under(self, normalize: Normalize) -> ScoreResult:
-        """The same answer ranked under another normaliser; nothing is asked again.
+        """The same answer ranked under another normalizer; nothing is asked again.
 
         Raises:
             InvalidInputError: A candidate has no such score (`ScoredCandidate.scores`).

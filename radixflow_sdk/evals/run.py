@@ -1,4 +1,4 @@
-"""A file of questions, scored: every normaliser in one pass, resumable.
+"""A file of questions, scored: every normalizer in one pass, resumable.
 
 The server is looked at before the first question and also where none is left: a figure
 is of the model that is served now, or it is refused. Each answered question is one line
@@ -69,7 +69,7 @@ class Setup:
         )
 
     @property
-    def normalisers(self) -> tuple[Normalize, ...]:
+    def normalizers(self) -> tuple[Normalize, ...]:
         """Those that a run has figures for."""
         if self.scoring == "label":
             return ("sum", "label")
@@ -225,7 +225,7 @@ class Results:
             )
 
     def _check_answer(self, record: Mapping[str, Any]) -> None:
-        for name in self._setup.normalisers:
+        for name in self._setup.normalizers:
             count = len(record["scores"][name])
             if not (
                 0 <= record["gold"] < count and 0 <= record["picked"][name] < count

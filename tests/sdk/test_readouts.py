@@ -1,4 +1,4 @@
-"""One answer, read in every way: normalisers, ranks, masses, and what is not there."""
+"""One answer, read in every way: normalizers, ranks, masses, and what is not there."""
 
 import math
 
@@ -43,7 +43,7 @@ def candidate(
     )
 
 
-async def test_one_answer_has_every_normaliser() -> None:
+async def test_one_answer_has_every_normalizer() -> None:
     transport = FakeTransport(SCORES)
     async with RadixFlowClient(transport=transport) as client:
         result = await client.score_candidates("d", OPTIONS)
@@ -58,7 +58,7 @@ async def test_one_answer_has_every_normaliser() -> None:
     assert len(transport.requests) == 1
 
 
-async def test_a_normaliser_without_numbers_is_refused() -> None:
+async def test_a_normalizer_without_numbers_is_refused() -> None:
     async with RadixFlowClient(transport=FakeTransport()) as client:
         result = await client.score_candidates("d", ["Oslo", [7]])
     with pytest.raises(InvalidInputError, match=r"options\[1\] .* sum, mean only"):
