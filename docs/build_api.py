@@ -68,7 +68,8 @@ def _entries(module: Any, names: Any) -> Iterator[str]:
             if isinstance(function, property):
                 yield _markdown(function.__doc__)
             else:
-                begin = "async " if inspect.iscoroutinefunction(function) else ""
+                waits = inspect.iscoroutinefunction(inspect.unwrap(function))
+                begin = "async " if waits else ""
                 yield f"```python\n{begin}{_signature(method, function)}\n```\n"
                 yield _markdown(function.__doc__)
 

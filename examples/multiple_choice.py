@@ -1,4 +1,4 @@
-"""Accuracy on held-out questions under every normaliser, from one pass.
+"""Accuracy on held-out questions under every normalizer, from one pass.
 
     radixflow serve demo &
     python examples/multiple_choice.py

@@ -18,7 +18,6 @@ from typing import Any
 
 from radixflow_sdk._client import RadixFlowClient
 from radixflow_sdk._config import Settings, check_count
-from radixflow_sdk._transport import HTTPTransport
 from radixflow_sdk.exceptions import APIError
 from radixflow_sdk.types import ClientEvent, Progress, RequestEnded, ScoreRequest
 
@@ -128,31 +127,27 @@ async def measure(
     Raises:
         RadixFlowError: That first group failed.
     """
-    transport = HTTPTransport(settings)
-    ask = transport.stats if len(settings.base_urls) == 1 else None
-    try:
-        async with RadixFlowClient(
-            settings.base_urls,
-            api_key=settings.api_key,
-            model=model,
-            max_connections=load.concurrency,
-            timeout=settings.timeouts,
-        ) as client:
-            spent: list[float] = []
-            watched = client.with_options(on_event=partial(_note_time, spent))
-            [first] = Load(groups=1, words=8).requests(f"bench-{uuid.uuid4().hex}")
-            await client.run(first)
-            before = await _stats(ask)
-            began = time.perf_counter()
-            outcomes = await watched.score_all(
-                load.requests(f"bench-{uuid.uuid4().hex}"),
-                concurrency=load.concurrency,
-                progress=progress,
-            )
-            seconds = time.perf_counter() - began
-            after = await _stats(ask)
-    finally:
-        await transport.aclose()
+    async with RadixFlowClient(
+        settings.base_urls,
+        api_key=settings.api_key,
+        model=model,
+        max_connections=load.concurrency,
+        timeout=settings.timeouts,
+    ) as client:
+        ask = client.stats if len(settings.base_urls) == 1 else None
+        spent: list[float] = []
+        watched = client.with_options(on_event=partial(_note_time, spent))
+        [first] = Load(groups=1, words=8).requests(f"bench-{uuid.uuid4().hex}")
+        await client.run(first)
+        before = await _stats(ask)
+        began = time.perf_counter()
+        outcomes = await watched.score_all(
+            load.requests(f"bench-{uuid.uuid4().hex}"),
+            concurrency=load.concurrency,
+            progress=progress,
+        )
+        seconds = time.perf_counter() - began
+        after = await _stats(ask)
     results = [outcome.result for outcome in outcomes if outcome.result is not None]
     errors = [outcome.error for outcome in outcomes if outcome.error is not None]
     times = sorted(result.elapsed for result in results)

@@ -9,6 +9,8 @@ their decisions.
 from __future__ import annotations
 
 import copy
+import functools
+import inspect
 import logging
 from collections.abc import (
     AsyncGenerator,
@@ -27,7 +29,9 @@ from types import TracebackType
 from typing import (
     TYPE_CHECKING,
     Any,
+    Concatenate,
     Literal,
+    ParamSpec,
     Self,
     TypeAlias,
     TypeVar,
@@ -56,7 +60,6 @@ from radixflow_sdk._hints import session_id
 from radixflow_sdk._many import Outcomes, gathered
 from radixflow_sdk._pipe import BranchEvent, BranchResult, GroupRequest, Plan
 from radixflow_sdk._plan import make_generation_plan, make_plan, unconditional_plan
-from radixflow_sdk._prompt import Template
 from radixflow_sdk._tracing import GroupSpan, Tracing
 from radixflow_sdk._transport import HTTPClient, Transport, connect
 from radixflow_sdk._unconditional import Unconditional
@@ -67,10 +70,7 @@ from radixflow_sdk.types import (
     GenerationRequest,
     GenerationResult,
     GroupEnded,
-    Label,
     LetterResult,
-    Normalize,
-    Option,
     Outcome,
     Partial,
     Progress,
@@ -81,18 +81,38 @@ from radixflow_sdk.types import (
     ScoredCandidate,
     ScoreRequest,
     ScoreResult,
-    Scoring,
 )
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
+P = ParamSpec("P")
+R = TypeVar("R")
+C = TypeVar("C")
 T = TypeVar("T")
 E = TypeVar("E")
 
 AnyRequest: TypeAlias = ScoreRequest | GenerationRequest
 
 logger = logging.getLogger("radixflow")
+
+
+def _arguments_of(
+    make: Callable[P, R],
+) -> Callable[[Callable[[C, R], T]], Callable[Concatenate[C, P], T]]:
+    """Let a method that takes a request be called with the request's own fields."""
+
+    def decorate(method: Callable[[C, R], T]) -> Callable[Concatenate[C, P], T]:
+        @functools.wraps(method)
+        def call(self: C, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            return method(self, make(*args, **kwargs))
+
+        own, fields = inspect.signature(method), inspect.signature(make)
+        parameters = [own.parameters["self"], *fields.parameters.values()]
+        call.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return call
+
+    return decorate
 
 
 class RadixFlowClient:
@@ -238,22 +258,8 @@ class RadixFlowClient:
         view._options = replace(self._options, **changes)
         return view
 
-    async def score_candidates(
-        self,
-        document: Document,
-        options: Sequence[Option],
-        *,
-        question: str | None = None,
-        scoring: Scoring = "likelihood",
-        normalize: Normalize = "sum",
-        template: Template | None = None,
-        labels: Sequence[Label] | None = None,
-        unconditional: str | Sequence[int] | None = None,
-        timeout: float | None = None,
-        group_id: str | None = None,
-        cache_salt: str | None = None,
-        partial: Partial = "raise",
-    ) -> ScoreResult:
+    @_arguments_of(ScoreRequest)
+    async def score_candidates(self, request: ScoreRequest) -> ScoreResult:
         """Given this document: which of these options?
 
         With ``scoring="likelihood"`` an option's score is the exact log-probability of
@@ -297,22 +303,7 @@ class RadixFlowClient:
             PartialGroupError: Some branches are in and the rest failed.
             ClientClosedError: The client was closed.
         """
-        return await self.run(
-            ScoreRequest(
-                document=document,
-                options=options,
-                question=question,
-                scoring=scoring,
-                normalize=normalize,
-                template=template,
-                labels=labels,
-                unconditional=unconditional,
-                timeout=timeout,
-                group_id=group_id,
-                cache_salt=cache_salt,
-                partial=partial,
-            )
-        )
+        return await self.run(request)
 
     async def score_letters(
         self,
@@ -360,20 +351,9 @@ class RadixFlowClient:
         )
         return _letters.choose(options, orders, await self.run(request))
 
+    @_arguments_of(ScoreRequest)
     def stream_candidates(
-        self,
-        document: Document,
-        options: Sequence[Option],
-        *,
-        question: str | None = None,
-        scoring: Scoring = "likelihood",
-        normalize: Normalize = "sum",
-        template: Template | None = None,
-        labels: Sequence[Label] | None = None,
-        unconditional: str | Sequence[int] | None = None,
-        timeout: float | None = None,
-        group_id: str | None = None,
-        cache_salt: str | None = None,
+        self, request: ScoreRequest
     ) -> AsyncGenerator[ScoredCandidate, None]:
         """Yield each candidate as soon as its branch is in, in any order.
 
@@ -386,38 +366,13 @@ class RadixFlowClient:
                 sent.
             APIError: The group failed before any branch was in.
             PartialGroupError: After the last candidate, where some branches failed.
+                With ``partial="return"`` the iterator ends then as if all were there.
             ClientClosedError: The client was closed.
         """
-        request = ScoreRequest(
-            document=document,
-            options=options,
-            question=question,
-            scoring=scoring,
-            normalize=normalize,
-            template=template,
-            labels=labels,
-            unconditional=unconditional,
-            timeout=timeout,
-            group_id=group_id,
-            cache_salt=cache_salt,
-        )
         return self._stream(request, self._plan(request))
 
-    async def generate_branches(
-        self,
-        document: Document,
-        branches: Sequence[Option],
-        *,
-        max_tokens: int,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        stop: Sequence[str] = (),
-        seed: int | None = None,
-        timeout: float | None = None,
-        group_id: str | None = None,
-        cache_salt: str | None = None,
-        partial: Partial = "raise",
-    ) -> GenerationResult:
+    @_arguments_of(GenerationRequest)
+    async def generate_branches(self, request: GenerationRequest) -> GenerationResult:
         """Let the model write on after each of many branches of one document.
 
         The prompts are the document with each branch behind it, verbatim; after chat
@@ -450,21 +405,7 @@ class RadixFlowClient:
             PartialGroupError: Some branches are in and the rest failed.
             ClientClosedError: The client was closed.
         """
-        return await self.run(
-            GenerationRequest(
-                document=document,
-                branches=branches,
-                max_tokens=max_tokens,
-                temperature=temperature,
-                top_p=top_p,
-                stop=stop,
-                seed=seed,
-                timeout=timeout,
-                group_id=group_id,
-                cache_salt=cache_salt,
-                partial=partial,
-            )
-        )
+        return await self.run(request)
 
     @overload
     async def run(self, request: ScoreRequest) -> ScoreResult: ...
@@ -585,6 +526,27 @@ class RadixFlowClient:
             )
         )
 
+    async def models(self) -> tuple[str, ...]:
+        """Names of the served models, the default one first.
+
+        Raises:
+            APIError: The server could not be asked.
+            ClientClosedError: The client was closed.
+        """
+        return await self._ask(lambda transport: transport.models())
+
+    async def stats(self) -> Mapping[str, Any]:
+        """The scheduler's statistics: settings, policy, counters and gauges.
+
+        The fields are those of ``GET /v1/radixflow/stats``. Of several servers, they
+        are those of the first that can be reached.
+
+        Raises:
+            APIError: The server could not be asked, or has no plug-in.
+            ClientClosedError: The client was closed.
+        """
+        return await self._ask(lambda transport: transport.stats())
+
     # --- the story -------------------------------------------------------------------
 
     def _many(
@@ -621,16 +583,7 @@ class RadixFlowClient:
     async def _run_generation(self, request: GenerationRequest) -> GenerationResult:
         self._check(request, GenerationRequest)
         plan = make_generation_plan(
-            request.document,
-            request.branches,
-            max_tokens=request.max_tokens,
-            temperature=request.temperature,
-            top_p=request.top_p,
-            stop=request.stop,
-            seed=request.seed,
-            model=self._options.model,
-            group_id=request.group_id,
-            cache_salt=self._salt(request),
+            request, model=self._options.model, cache_salt=self._options.cache_salt
         )
         return await self._perform(request, self._call(plan), finish_texts)
 
@@ -677,6 +630,7 @@ class RadixFlowClient:
     ) -> AsyncGenerator[ScoredCandidate, None]:
         sums = await self._sums_without_document(request, plan)
         call = self._call(plan, sums)
+        keep_partial = request.partial == "return"
         with call.told():
             try:
                 events = self._dispatcher.events(
@@ -692,8 +646,9 @@ class RadixFlowClient:
                             for candidate in call.candidates_of(event):
                                 yield candidate
             except APIError as error:
-                call.end(finish, error, keep_partial=False)
-            call.end(finish, None, keep_partial=False)
+                call.end(finish, error, keep_partial=keep_partial)
+                return
+            call.end(finish, None, keep_partial=keep_partial)
 
     def _call(self, plan: Plan, sums: Sequence[float] = ()) -> _Call:
         tracing = self._options.tracing
@@ -714,6 +669,11 @@ class RadixFlowClient:
             on_response=hook and partial(_tell, "on_response", hook),
         )
 
+    async def _ask(self, question: Callable[[Transport], Awaitable[T]]) -> T:
+        return await self._dispatcher.ask(
+            question, total=self._options.total, retry=self._options.retry
+        )
+
     async def _ask_model(self) -> str:
         """The server's first model; calls that wait together ask once, or fail once."""
         self._dispatcher.check_loop()
@@ -726,9 +686,7 @@ class RadixFlowClient:
             if self._unasked is not None and self._unasked is not before:
                 raise copy.copy(self._unasked)  # each call's own: it gets a group id
             try:
-                [model, *_] = await self._dispatcher.models(
-                    total=self._options.total, retry=self._options.retry
-                )
+                [model, *_] = await self.models()
             except APIError as error:
                 self._unasked = copy.copy(error)
                 raise
@@ -742,24 +700,10 @@ class RadixFlowClient:
             check_number("timeout", request.timeout, least=0.0, strictly=True)
         check_choice("partial", request.partial, get_args(Partial))
 
-    def _salt(self, request: AnyRequest) -> str | None:
-        salt = request.cache_salt
-        return self._options.cache_salt if salt is None else salt
-
     def _plan(self, request: ScoreRequest) -> Plan:
         self._check(request, ScoreRequest)
         return make_plan(
-            request.document,
-            request.options,
-            question=request.question,
-            scoring=request.scoring,
-            normalize=request.normalize,
-            template=request.template,
-            labels=request.labels,
-            unconditional=request.unconditional,
-            model=self._options.model,
-            group_id=request.group_id,
-            cache_salt=self._salt(request),
+            request, model=self._options.model, cache_salt=self._options.cache_salt
         )
 
     def _total(self, request: AnyRequest) -> float | None:

@@ -74,7 +74,8 @@ class AdaptiveLimit:
     `BACKLOG_LIMIT` rounds of work: more work would only wait there, on its group's
     time. A burst of pushes counts once: requests that were sent before the limit was
     halved do not halve it again. Any other complete answer adds ``1 / limit``, so it
-    takes as many answers as groups are under way to add one. Pure arithmetic on times that are given.
+    takes as many answers as groups are under way to add one. Times are given, not read
+    from a clock.
 
     Args:
         most: The limit to begin with, and never to exceed.
@@ -193,10 +194,14 @@ class Dispatcher:
                 while event := await self._within(total, deadline, step):
                     yield event
 
-    async def models(
-        self, *, total: float | None, retry: RetryPolicy
-    ) -> tuple[str, ...]:
-        """Names of the served models; waits for no turn.
+    async def ask(
+        self,
+        question: Callable[[Transport], Awaitable[T]],
+        *,
+        total: float | None,
+        retry: RetryPolicy,
+    ) -> T:
+        """Ask the server for something other than a group; waits for no turn.
 
         Raises:
             APIError: The server could not be asked.
@@ -204,8 +209,8 @@ class Dispatcher:
             ClientClosedError: The client was closed before the answer.
         """
         self.check_loop()
-        asked = RetryingTransport(self._transport, retry).models
-        return await self._within(total, _deadline(total), asked)
+        work = partial(RetryingTransport(self._transport, retry).ask, question)
+        return await self._within(total, _deadline(total), work)
 
     async def aclose(self) -> None:
         """End what is under way with `ClientClosedError`, then close the transport."""

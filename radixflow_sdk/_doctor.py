@@ -16,7 +16,6 @@ from radixflow_sdk._client import RadixFlowClient
 from radixflow_sdk._config import RetryPolicy, read_settings
 from radixflow_sdk._exact import Trial, try_exactness
 from radixflow_sdk._findings import Finding
-from radixflow_sdk._transport import HTTPTransport
 from radixflow_sdk.exceptions import RadixFlowError
 from radixflow_sdk.types import ScoreResult
 
@@ -55,22 +54,21 @@ async def examine(
     settings = read_settings(
         base_url=base_url, timeout=timeout, retry=RetryPolicy(attempts=1)
     )
-    transport = HTTPTransport(settings)
     async with RadixFlowClient(
         settings.base_urls[0],
         model=model,
-        transport=transport,
         timeout=settings.timeouts,
         retry=settings.retry,
+        route="branches",
     ) as client:
         names, finding = await _ask(
-            transport.models, "answers and serves", "does not answer as a vLLM server"
+            client.models, "answers and serves", "does not answer as a vLLM server"
         )
         yield finding
         if names is None:
             return
         stats, finding = await _ask(
-            transport.stats, "has the plug-in", "does not show that it has the plug-in"
+            client.stats, "has the plug-in", "does not show that it has the plug-in"
         )
         yield finding
         for finding in [] if stats is None else look_at_stats(stats):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain
 from typing import TypeGuard, get_args
@@ -29,10 +29,10 @@ from radixflow_sdk.types import (
     MAX_LABELS,
     MAX_PARTS,
     MAX_STOPS,
-    Document,
+    GenerationRequest,
     Label,
     Normalize,
-    Option,
+    ScoreRequest,
     Scoring,
 )
 
@@ -43,134 +43,128 @@ _SCORINGS, _NORMALIZERS = get_args(Scoring), get_args(Normalize)
 
 
 def make_plan(
-    document: Document,
-    options: Sequence[Option],
-    *,
-    question: str | None = None,
-    scoring: Scoring = "likelihood",
-    normalize: Normalize = "sum",
-    template: Template | None = None,
-    labels: Sequence[Label] | None = None,
-    unconditional: str | Sequence[int] | None = None,
-    model: str | None = None,
-    group_id: str | None = None,
-    cache_salt: str | None = None,
+    request: ScoreRequest, *, model: str | None = None, cache_salt: str | None = None
 ) -> Plan:
     """Read and check one call.
+
+    Args:
+        request: The call.
+        model: The client's model, where it is known.
+        cache_salt: The client's, for a request without one of its own.
 
     Raises:
         InvalidInputError: An argument is not usable; the error names field and value.
     """
-    check_choice("scoring", scoring, _SCORINGS)
-    check_choice("normalize", normalize, _NORMALIZERS)
-    words = _read_template(template, scoring)
-    asked = None if question is None else read_text("question", question)
-    read, boundaries, between = _read_document(document, asked or None, words)
-    given = _read_options(options)
-    _check_wrapped(given, words, scoring)
-    members: dict[str | Ids, list[int]] = {}
-    for index, option in enumerate(given):
-        members.setdefault(option, []).append(index)
-    request = GroupRequest(
-        model=None if model is None else read_name("model", model, 4096),
-        document=read,
-        question=between,
-        branches=tuple(
-            Branch(
-                index=index,
-                content=words.offer(option) if isinstance(option, str) else option,
-            )
-            for index, option in enumerate(members)
-        ),
-        scoring=scoring,
-        labels=_read_labels(words.labels if labels is None else labels),
-        group_id=_read_group_id(group_id),
-        cache_salt=None
-        if cache_salt is None
-        else read_name("cache_salt", cache_salt, 256),
-        request_id=new_request_id(),
-        boundaries=boundaries,
+    check_choice("scoring", request.scoring, _SCORINGS)
+    check_choice("normalize", request.normalize, _NORMALIZERS)
+    words = _read_template(request.template, request.scoring)
+    question: object = request.question
+    question = None if question is None else read_text("question", question)
+    document, boundaries, between = _read_document(
+        request.document, question or None, words
     )
+    options = _read_options(request.options)
+    _check_wrapped(options, words, request.scoring)
+    members: dict[str | Ids, list[int]] = {}
+    for index, option in enumerate(options):
+        members.setdefault(option, []).append(index)
+    contents = [words.offer(o) if isinstance(o, str) else o for o in members]
+    labels = words.labels if request.labels is None else request.labels
     return Plan(
-        request=request,
-        options=given,
+        request=GroupRequest(
+            model=_read_model(model),
+            document=document,
+            boundaries=boundaries,
+            question=between,
+            branches=_branches(contents),
+            scoring=request.scoring,
+            labels=_read_labels(labels),
+            group_id=_read_group_id(request.group_id),
+            cache_salt=_read_salt(request.cache_salt, cache_salt),
+            request_id=new_request_id(),
+        ),
+        options=options,
         members=tuple(map(tuple, members.values())),
-        normalize=normalize,
-        unconditional=_read_unconditional(unconditional),
+        normalize=request.normalize,
+        unconditional=_read_unconditional(request.unconditional),
     )
 
 
 def make_generation_plan(
-    document: Document,
-    branches: Sequence[Option],
+    request: GenerationRequest,
     *,
-    max_tokens: int,
-    temperature: float = 0.0,
-    top_p: float = 1.0,
-    stop: Sequence[str] = (),
-    seed: int | None = None,
     model: str | None = None,
-    group_id: str | None = None,
     cache_salt: str | None = None,
 ) -> Plan:
-    """Read and check one call whose branches go on; equal branches are kept apart.
+    """`make_plan` for generated text; equal branches are kept apart.
 
     Raises:
         InvalidInputError: An argument is not usable; the error names field and value.
     """
-    read, boundaries, _ = _read_document(document, None, default_template("likelihood"))
-    given = _read_options(branches, field="branches")
-    for index, branch in enumerate(given):
-        if _is_chat(read) and not isinstance(branch, str):
+    words = default_template("likelihood")
+    document, boundaries, _ = _read_document(request.document, None, words)
+    branches = _read_options(request.branches, field="branches")
+    for index, branch in enumerate(branches):
+        if _is_chat(document) and not isinstance(branch, str):
             raise refuse(
                 f"branches[{index}]", branch, "after chat messages a branch is text"
             )
-    request = GroupRequest(
-        model=None if model is None else read_name("model", model, 4096),
-        document=read,
-        question=None,
-        branches=tuple(
-            Branch(index=index, content=content) for index, content in enumerate(given)
-        ),
-        scoring="likelihood",
-        labels=None,
-        group_id=_read_group_id(group_id),
-        cache_salt=None
-        if cache_salt is None
-        else read_name("cache_salt", cache_salt, 256),
-        request_id=new_request_id(),
-        sampling=_read_sampling(max_tokens, temperature, top_p, stop, seed),
-        boundaries=boundaries,
-    )
     return Plan(
-        request=request,
-        options=given,
-        members=tuple((index,) for index in range(len(given))),
+        request=GroupRequest(
+            model=_read_model(model),
+            document=document,
+            boundaries=boundaries,
+            question=None,
+            branches=_branches(branches),
+            scoring="likelihood",
+            labels=None,
+            group_id=_read_group_id(request.group_id),
+            cache_salt=_read_salt(request.cache_salt, cache_salt),
+            request_id=new_request_id(),
+            sampling=_read_sampling(request),
+        ),
+        options=branches,
+        members=tuple((index,) for index in range(len(branches))),
         normalize="sum",
     )
+
+
+def _branches(contents: Iterable[str | Ids]) -> tuple[Branch, ...]:
+    return tuple(
+        Branch(index=index, content=content) for index, content in enumerate(contents)
+    )
+
+
+def _read_model(model: str | None) -> str | None:
+    return None if model is None else read_name("model", model, 4096)
+
+
+def _read_salt(own: str | None, clients: str | None) -> str | None:
+    salt = clients if own is None else own
+    return None if salt is None else read_name("cache_salt", salt, 256)
 
 
 def _is_chat(document: str | Ids | tuple[Message, ...]) -> bool:
     return bool(document) and isinstance(document[0], Message)
 
 
-def _read_sampling(
-    max_tokens: int, temperature: float, top_p: float, stop: object, seed: object
-) -> Sampling:
-    check_count("max_tokens", max_tokens, most=2**31 - 1)
-    check_number("temperature", temperature, least=0.0)
-    check_number("top_p", top_p, least=0.0, strictly=True)
-    if top_p > 1:
-        raise refuse("top_p", top_p, "give a number above 0 and up to 1")
+def _read_sampling(request: GenerationRequest) -> Sampling:
+    check_count("max_tokens", request.max_tokens, most=2**31 - 1)
+    check_number("temperature", request.temperature, least=0.0)
+    check_number("top_p", request.top_p, least=0.0, strictly=True)
+    if request.top_p > 1:
+        raise refuse("top_p", request.top_p, "give a number above 0 and up to 1")
+    stop: object = request.stop
     if not _is_sequence(stop) or len(stop) > MAX_STOPS:
         raise refuse("stop", stop, f"give a list of at most {MAX_STOPS} texts")
+    seed: object = request.seed
     whole = seed if isinstance(seed, int) and not isinstance(seed, bool) else None
     if seed is not None and (whole is None or not -(2**63) <= whole < 2**63):
         raise refuse("seed", seed, "give a whole number of 64 bits, or None")
     return Sampling(
-        max_tokens=max_tokens,
-        temperature=float(temperature),
-        top_p=float(top_p),
+        max_tokens=request.max_tokens,
+        temperature=float(request.temperature),
+        top_p=float(request.top_p),
         stop=tuple(
             read_name(f"stop[{index}]", text, 4096) for index, text in enumerate(stop)
         ),

@@ -1,7 +1,7 @@
 """How question and option are worded: the text around what the user gave.
 
 Text is joined, never formatted, so braces and percent signs in a document, a question
-or an option stay what they are. This room must not cut, strip or normalise the user's
+or an option stay what they are. This room must not cut, strip or normalize the user's
 text, and must not know tokens: the server owns the token boundary.
 """
 

@@ -34,7 +34,7 @@ def every_score(
     option: str | tuple[int, ...],
     unconditional: float | None = None,
 ) -> dict[Normalize, float]:
-    """One option's score under every normaliser that there are numbers for.
+    """One option's score under every normalizer that there are numbers for.
 
     Args:
         tokens: The option's tokens.

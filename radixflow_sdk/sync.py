@@ -176,11 +176,13 @@ class RadixFlow:
     generate_all = _blocks(RadixFlowClient.generate_all)
     generate_branches = _blocks(RadixFlowClient.generate_branches)
     generate_many = _gathers(RadixFlowClient.generate_many)
+    models = _blocks(RadixFlowClient.models)
     run = _blocks(RadixFlowClient.run)
     score_all = _blocks(RadixFlowClient.score_all)
     score_candidates = _blocks(RadixFlowClient.score_candidates)
     score_letters = _blocks(RadixFlowClient.score_letters)
     score_many = _gathers(RadixFlowClient.score_many)
+    stats = _blocks(RadixFlowClient.stats)
     stream_candidates = _iterates(RadixFlowClient.stream_candidates)
     with_options = _views(RadixFlowClient.with_options)
 

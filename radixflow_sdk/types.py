@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 from radixflow_sdk import _scoring
@@ -108,7 +108,7 @@ class ScoredCandidate:
         text: The option as given; None for an option given as token ids.
         score: What ``scoring`` and ``normalize`` say, in nats (per unit). Higher is
             better.
-        scores: The same under every normaliser that there are numbers for: ``char``
+        scores: The same under every normalizer that there are numbers for: ``char``
             and ``byte`` for options given as text, ``pmi`` with an unconditional
             context.
         tokens: The option's tokens and their log-probabilities; with label scoring the
@@ -222,7 +222,7 @@ class ScoreResult:
         return self.candidates[0]
 
     def under(self, normalize: Normalize) -> ScoreResult:
-        """The same answer ranked under another normaliser; nothing is asked again.
+        """The same answer ranked under another normalizer; nothing is asked again.
 
         Raises:
             InvalidInputError: A candidate has no such score (`ScoredCandidate.scores`).
@@ -372,7 +372,7 @@ class GenerationResult:
 # --- many groups -----------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ScoreRequest:
     """One document and its options: a call of `score_candidates` as a value.
 
@@ -397,6 +397,7 @@ class ScoreRequest:
 
     document: Document
     options: Sequence[Option]
+    _: KW_ONLY
     question: str | None = None
     scoring: Scoring = "likelihood"
     normalize: Normalize = "sum"
@@ -409,7 +410,7 @@ class ScoreRequest:
     partial: Partial = "raise"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One document and branches that go on: `ScoreRequest` for generated text.
 
@@ -433,6 +434,7 @@ class GenerationRequest:
 
     document: Document
     branches: Sequence[Option]
+    _: KW_ONLY
     max_tokens: int
     temperature: float = 0.0
     top_p: float = 1.0

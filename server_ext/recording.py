@@ -92,7 +92,7 @@ class Arrivals:
         return self.dropped + len(self._kept)
 
     def page(self, after: int, start: int) -> tuple[list[Arrival], int]:
-        """Some arrivals, from number `start` on, and the number of the next page's first.
+        """Arrivals from number `start` on, and the number at which the next page begins.
 
         Args:
             after: arrivals before that round was planned are left out.

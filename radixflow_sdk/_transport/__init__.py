@@ -1,27 +1,24 @@
-"""How a group travels. The only room that imports httpx and tenacity.
+"""How a group travels: the only importer of httpx and tenacity.
 
-`_base` the contract · `_groups` one ``POST /v1/branches`` · `_wire` its messages ·
-`_ndjson` its lines · `_completions` a server without the plug-in, `_reads` its rows,
-`_boundary` its tokens · `_generate` branches that go on · `_routes` which of them ·
-`_http` one server · `_pool` its connections · `_retry` what is missing, sent again ·
-`_replicas` which server · `_errors` the wall where foreign exceptions become ours ·
-`_redact` what must not get out with them. It must not know templates, scores or
-rankings.
+`_base` the contract · `_retry` sends again what is missing · `_replicas` which server ·
+`_server` one server, and which route · `_branches` one ``POST /v1/branches``, `_wire`
+its messages, `_ndjson` its lines · `_completions` scores without the plug-in, `_reads`
+their rows, `_boundary` their tokens · `_generate` generated text · `_http` requests and
+connections · `_errors` foreign exceptions translated · `_redact` secrets.
 """
 
 from radixflow_sdk._transport._base import Emit, Transport
-from radixflow_sdk._transport._groups import HTTPTransport
-from radixflow_sdk._transport._pool import HTTPClient
+from radixflow_sdk._transport._http import HTTPClient
 from radixflow_sdk._transport._replicas import Replicas
 from radixflow_sdk._transport._retry import RetryingTransport
-from radixflow_sdk._transport._routes import connect
+from radixflow_sdk._transport._server import ServerTransport, connect
 
 __all__ = [
     "Emit",
     "HTTPClient",
-    "HTTPTransport",
     "Replicas",
     "RetryingTransport",
+    "ServerTransport",
     "Transport",
     "connect",
 ]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
-from typing import Protocol, TypeAlias
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import Any, Protocol, TypeAlias
 
 from radixflow_sdk._pipe import BranchEvent, GroupRequest
 from radixflow_sdk.types import RequestEnded, RequestSent
@@ -23,6 +23,14 @@ class Transport(Protocol):
 
         Raises:
             APIError: The server could not be asked.
+        """
+        ...
+
+    async def stats(self) -> Mapping[str, Any]:
+        """The scheduler's statistics, as docs/wire.md has them.
+
+        Raises:
+            APIError: The server could not be asked, or has no plug-in.
         """
         ...
 

@@ -34,9 +34,8 @@ from radixflow_sdk._transport._reads import (
     read_generated,
     read_tokens,
 )
-from radixflow_sdk._transport._wire import read_models
 from radixflow_sdk.exceptions import InvalidResponseError
-from radixflow_sdk.types import GroupUsage, LabelScore, TokenScore, Usage
+from radixflow_sdk.types import GroupUsage, LabelScore, RouteChoice, TokenScore, Usage
 
 T = TypeVar("T")
 
@@ -53,29 +52,21 @@ _PLAIN: Mapping[str, Any] = {
 }
 
 
-class CompletionsTransport:
+class CompletionsScorer:
     """Scores through the routes that every vLLM server has.
 
     Args:
         http: The server.
-        route: How likelihoods are read; None: ``trie``, and ``echo`` where the server
-            does not give the rows of chosen tokens.
+        route: ``trie`` or ``echo``; otherwise ``trie``, and ``echo`` where the server
+            does not give the logits rows of chosen tokens.
     """
 
-    def __init__(
-        self, http: HTTPSession, *, route: Literal["trie", "echo"] | None = None
-    ) -> None:
+    def __init__(self, http: HTTPSession, *, route: RouteChoice = "auto") -> None:
         self._http = http
-        self._route = route
+        self._route: Literal["trie", "echo"] | None = (
+            route if route in ("trie", "echo") else None
+        )
         self._known: dict[str | None, tuple[Ids, int | None]] = {}
-
-    async def models(self) -> tuple[str, ...]:
-        """Names of the served models (``GET /v1/models``).
-
-        Raises:
-            APIError: The server could not be asked.
-        """
-        return await self._http.get("/v1/models", read_models)
 
     async def stream(self, request: GroupRequest) -> AsyncGenerator[BranchEvent, None]:
         """Score one group; yield its events as its requests end.
@@ -106,10 +97,6 @@ class CompletionsTransport:
                 spent += len(encoded.prompts[index].tokens)
                 yield _event(request, encoded, index, rows)
         yield GroupCompleted(usage=GroupUsage(**_usage(spent), rounds=None))
-
-    async def aclose(self) -> None:
-        """Close the connections, unless they belong to the caller's client."""
-        await self._http.aclose()
 
     async def _encoder(self, call: Call) -> Encoder:
         model = call.request.model

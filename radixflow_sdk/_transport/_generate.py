@@ -30,7 +30,6 @@ from radixflow_sdk._transport._completions import Call
 from radixflow_sdk._transport._http import Answer, HTTPSession
 from radixflow_sdk._transport._ndjson import read_lines
 from radixflow_sdk._transport._reads import MOST_ROWS, common_length
-from radixflow_sdk._transport._wire import read_models
 from radixflow_sdk.exceptions import (
     APIStatusError,
     InvalidResponseError,
@@ -46,67 +45,47 @@ _MOST_TEXT = 16 * 2**20
 """Characters that one branch may be answered with."""
 
 
-class GenerationTransport:
-    """Generates through the completions that every vLLM server has.
+async def stream_texts(
+    http: HTTPSession, request: GroupRequest
+) -> AsyncGenerator[BranchEvent, None]:
+    """Generate one group; yield each branch as it ends.
 
-    Args:
-        http: The server.
+    Raises:
+        APIError: A request failed.
     """
-
-    def __init__(self, http: HTTPSession) -> None:
-        self._http = http
-
-    async def models(self) -> tuple[str, ...]:
-        """Names of the served models (``GET /v1/models``).
-
-        Raises:
-            APIError: The server could not be asked.
-        """
-        return await self._http.get("/v1/models", read_models)
-
-    async def stream(self, request: GroupRequest) -> AsyncGenerator[BranchEvent, None]:
-        """Generate one group; yield each branch as it ends.
-
-        Raises:
-            APIError: A request failed.
-        """
-        call = Call(self._http, request)
-        prompts, boundaries = await _encode(call)
-        shared = boundaries[-1] if boundaries else 0
-        yield GroupStarted(
-            group_id=request.group_id,
-            request_id=request.request_id,
-            model=request.model or "",
-            document_tokens=shared,
-            shared_tokens=shared,
-            route="completions",
+    call = Call(http, request)
+    prompts, boundaries = await _encode(call)
+    shared = boundaries[-1] if boundaries else 0
+    yield GroupStarted(
+        group_id=request.group_id,
+        request_id=request.request_id,
+        model=request.model or "",
+        document_tokens=shared,
+        shared_tokens=shared,
+        route="completions",
+    )
+    spent = 0
+    for first, pack in _packs(prompts):
+        async with aclosing(_generate(call, pack, boundaries)) as texts:
+            async for place, text in texts:
+                index = request.branches[first + place].index
+                spent += text.prompt_tokens
+                yield BranchText(
+                    index=index,
+                    request_id=f"{text.request_id}-{place}",
+                    text=text.text,
+                    finish_reason=text.finish_reason,
+                    prompt_tokens=text.prompt_tokens,
+                    generated_tokens=text.tokens,
+                )
+    yield GroupCompleted(
+        usage=GroupUsage(
+            prompt_tokens=spent,
+            cached_tokens=0,
+            computed_tokens=spent,
+            rounds=None,
         )
-        spent = 0
-        for first, pack in _packs(prompts):
-            async with aclosing(_generate(call, pack, boundaries)) as texts:
-                async for place, text in texts:
-                    index = request.branches[first + place].index
-                    spent += text.prompt_tokens
-                    yield BranchText(
-                        index=index,
-                        request_id=f"{text.request_id}-{place}",
-                        text=text.text,
-                        finish_reason=text.finish_reason,
-                        prompt_tokens=text.prompt_tokens,
-                        generated_tokens=text.tokens,
-                    )
-        yield GroupCompleted(
-            usage=GroupUsage(
-                prompt_tokens=spent,
-                cached_tokens=0,
-                computed_tokens=spent,
-                rounds=None,
-            )
-        )
-
-    async def aclose(self) -> None:
-        """Close the connections, unless they belong to the caller's client."""
-        await self._http.aclose()
+    )
 
 
 # --- prompts ----------------------------------------------------------------------

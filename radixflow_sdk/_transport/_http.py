@@ -1,25 +1,27 @@
-"""One server over HTTP: its URL, its key, its connections. Every request ends here.
+"""Requests to one server: its URL, its key and its connections.
 
-What httpx raises becomes ours at the `Wall`; an answer with another status than 200 is
-an error, and one of unexpected size too. This room must not know the wire.
+What httpx raises becomes ours at the `Wall`. An answer with another status than 200, or
+of unexpected size, is an error.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
+import anyio
 import httpx
 
-from radixflow_sdk._config import Settings
-from radixflow_sdk._transport._errors import Wall, status_error
-from radixflow_sdk._transport._pool import HTTPClient, Pool
+from radixflow_sdk._config import Settings, Timeouts, check_kind
+from radixflow_sdk._transport._errors import Wall, check_open, status_error
 from radixflow_sdk._transport._redact import Secrets
-from radixflow_sdk.exceptions import InvalidResponseError
+from radixflow_sdk.exceptions import APIStatusError, InvalidResponseError
 from radixflow_sdk.types import OnResponse, RawResponse
 
 T = TypeVar("T")
+
+HTTPClient: TypeAlias = httpx.AsyncClient
 
 # An error body is for people; a stray answer of gigabytes is not read to its end.
 _MAX_ERROR_BYTES = 64 * 2**10
@@ -27,6 +29,10 @@ _MAX_ERROR_BYTES = 64 * 2**10
 _MAX_BYTES = 64 * 2**20
 
 _NOTHING = httpx.ByteStream(b"")
+
+IDLE_SECONDS = 4.0
+"""How long a connection may lie idle and be used again.  vLLM's server closes it after
+5; one that is used as it closes costs a request."""
 
 
 class Answer:
@@ -233,3 +239,71 @@ async def _read(answer: Answer, most: int) -> bytes:
         if len(body) > most:
             break
     return bytes(body)
+
+
+# --- connections ----------------------------------------------------------------------
+
+
+class Pool:
+    """Lends httpx clients: one for each request under way, used again when it is over.
+
+    httpx's own pool looks at every connection for every other one on each request, and
+    a request that is cancelled inside it can leave it stuck (httpcore#1093). Here a
+    client carries one request at a time, and a client that saw an error is closed.
+    The number of clients is bounded by the callers: a group needs a turn first.
+
+    Args:
+        timeouts: For the clients that it makes.
+        http_client: Lent to all, and left open; None makes clients as needed.
+    """
+
+    def __init__(self, timeouts: Timeouts, http_client: HTTPClient | None) -> None:
+        self._timeout = httpx.Timeout(
+            connect=timeouts.connect,
+            read=timeouts.read,
+            write=timeouts.write,
+            pool=None,
+        )
+        if http_client is not None:
+            check_kind("http_client", http_client, httpx.AsyncClient)
+        self._given = http_client
+        self._idle: list[HTTPClient] = []
+        self._verify = None if http_client else httpx.create_ssl_context()
+
+    @asynccontextmanager
+    async def client(self) -> AsyncGenerator[HTTPClient, None]:
+        """A client for one request.
+
+        Raises:
+            ClientClosedError: The caller's own client is closed.
+        """
+        if self._given is not None:
+            check_open(self._given)
+            yield self._given
+            return
+        client = self._idle.pop() if self._idle else self._make()
+        whole = False
+        try:
+            yield client
+            whole = True
+        except APIStatusError:
+            whole = True  # an answer like another
+            raise
+        finally:
+            if whole:
+                self._idle.append(client)
+            else:
+                with anyio.CancelScope(shield=True):
+                    await client.aclose()
+
+    async def aclose(self) -> None:
+        """Close the clients that are not lent; the others close when they come back."""
+        while self._idle:
+            await self._idle.pop().aclose()
+
+    def _make(self) -> HTTPClient:
+        return httpx.AsyncClient(
+            timeout=self._timeout,
+            limits=httpx.Limits(max_connections=1, keepalive_expiry=IDLE_SECONDS),
+            verify=self._verify or True,
+        )

@@ -13,6 +13,7 @@ import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
+from typing import TypeVar
 
 import anyio
 import tenacity
@@ -36,6 +37,8 @@ from radixflow_sdk.exceptions import (
     RadixFlowError,
 )
 from radixflow_sdk.types import GroupUsage, RequestEnded, RequestSent, Usage
+
+T = TypeVar("T")
 
 logger = logging.getLogger("radixflow")
 
@@ -66,15 +69,15 @@ class RetryingTransport:
         self._sleep = sleep
         self._uniform = uniform
 
-    async def models(self) -> tuple[str, ...]:
-        """Names of the served models.
+    async def ask(self, question: Callable[[Transport], Awaitable[T]]) -> T:
+        """Ask for something other than a group, such as the served models.
 
         Raises:
             APIError: The server could not be asked within the policy's attempts.
         """
-        async for attempt in self._attempts("models"):
+        async for attempt in self._attempts("-"):
             with attempt:
-                return await self._inner.models()
+                return await question(self._inner)
         raise AssertionError("tenacity raises when the attempts are used up")
 
     async def stream(self, request: GroupRequest) -> AsyncGenerator[BranchEvent, None]:
@@ -110,10 +113,6 @@ class RetryingTransport:
             vars(attempts).clear()
         for event in progress.end():
             yield event
-
-    async def aclose(self) -> None:
-        """Close the inner transport."""
-        await self._inner.aclose()
 
     @contextmanager
     def _told(

@@ -23,7 +23,7 @@ from typing import Any
 
 from radixflow_sdk._plan import make_plan
 from radixflow_sdk.exceptions import InvalidInputError
-from radixflow_sdk.types import MAX_BRANCHES
+from radixflow_sdk.types import MAX_BRANCHES, ScoreRequest
 
 __all__ = ["RESULTS_KEY", "Question", "read_questions"]
 
@@ -363,7 +363,8 @@ def _question(
         raise TypeError(f"the question's id is {qid!r}, not text or a whole number")
     if any("\ud800" <= character <= "\udfff" for character in str(qid)):
         raise ValueError(f"the question's id is {qid!r}, with a lone surrogate")
-    make_plan(document, texts, question=question)  # what cannot be sent is refused
+    # What cannot be sent is refused.
+    make_plan(ScoreRequest(document, texts, question=question))
     return Question(
         qid=str(qid),
         doc_id=doc_id,

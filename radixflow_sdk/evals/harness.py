@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
-import anyio
 from lm_eval import utils
 from lm_eval.__main__ import cli_evaluate
 from lm_eval.api.instance import Instance
@@ -27,7 +26,6 @@ from lm_eval.models.openai_completions import LocalCompletionsAPI
 from tqdm import tqdm
 
 from radixflow_sdk._config import RetryPolicy, Settings, Timeouts, read_settings
-from radixflow_sdk._transport import HTTPTransport
 from radixflow_sdk.evals.prefixes import Tokens, split_contexts
 from radixflow_sdk.exceptions import (
     InvalidInputError,
@@ -124,7 +122,7 @@ class RadixFlowLM(LocalCompletionsAPI):  # type: ignore[misc] # lm_eval is untyp
         self._cache_salt = cache_salt
         name = model or pretrained
         if name is None or max_length is None:
-            first, longest = anyio.run(_look, self._settings)
+            first, longest = _look(self._settings)
             name = name or first
             max_length = longest if max_length is None else max_length
         if not isinstance(max_length, int):
@@ -337,15 +335,14 @@ def _root(base_url: str) -> str:
     return url
 
 
-async def _look(settings: Settings) -> tuple[str, int | None]:
+def _look(settings: Settings) -> tuple[str, int | None]:
     """The server's first model, and the most tokens that a prompt may have, if told."""
-    transport = HTTPTransport(settings)
     served: Mapping[str, Any] = {}
-    try:
-        models = await transport.models()
+    with RadixFlow(
+        settings.base_urls, timeout=settings.timeouts, retry=settings.retry
+    ) as client:
+        first, *_ = client.models()
         with contextlib.suppress(PluginMissingError):
-            served = (await transport.stats()).get("settings") or {}
-    finally:
-        await transport.aclose()
+            served = client.stats().get("settings") or {}
     longest = served.get("max_model_len")
-    return models[0], longest if isinstance(longest, int) else None
+    return first, longest if isinstance(longest, int) else None

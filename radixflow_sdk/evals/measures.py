@@ -47,7 +47,7 @@ class Bin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measures:
-    """What one normaliser comes to, over all questions.
+    """What one normalizer comes to, over all questions.
 
     Attributes:
         right: Questions whose first option is the right one.

@@ -73,7 +73,7 @@ def _figures(measures: Mapping[Normalize, Measures]) -> str:
     )
     return f"""<h2>Accuracy</h2>
 <table>
-<tr><th>normaliser<th>right<th>accuracy<th>95% interval<th>chance<th>tied<th>Brier\
+<tr><th>normalizer<th>right<th>accuracy<th>95% interval<th>chance<th>tied<th>Brier\
 <th>ECE</tr>
 {rows}
 </table>
@@ -107,7 +107,7 @@ def _wrong(wrong: Sequence[Wrong], measures: Mapping[Normalize, Measures]) -> st
         for own in wrong[: MOST_LISTED + 1]
     ]
     more = f", the first {MOST_LISTED}" if len(wrong) > MOST_LISTED else ""
-    return f"""<h2>{len(wrong)} wrong under some normaliser{more}</h2>
+    return f"""<h2>{len(wrong)} wrong under some normalizer{more}</h2>
 <table class="words">
 <tr><th>question<th>text<th>right<th>picked in its place</tr>
 {_listed(rows)}

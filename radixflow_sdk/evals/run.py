@@ -1,4 +1,4 @@
-"""A file of questions, scored: every normaliser in one pass, resumable.
+"""A file of questions, scored: every normalizer in one pass, resumable.
 
 The server is looked at before the first question and also where none is left: a figure
 is of the model that is served now, or it is refused. Each answered question is one line
@@ -18,16 +18,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import anyio
-
 from radixflow_sdk._config import Settings
 from radixflow_sdk._plan import make_plan
-from radixflow_sdk._transport import RetryingTransport, connect
 from radixflow_sdk.evals.files import RESULTS_KEY, Question
 from radixflow_sdk.exceptions import (
     APIConnectionError,
     APIError,
     APITimeoutError,
+    ConnectTimeoutError,
     ContextTooLongError,
     InvalidInputError,
     InvalidRequestError,
@@ -42,7 +40,7 @@ __all__ = ["Failure", "Results", "Setup", "evaluate"]
 VERSION = 1
 LOOK = 60.0
 """Seconds for a server to say what it serves, with all retries."""
-LEAST_IN_A_ROW = 3
+MIN_IN_A_ROW = 3
 """With little concurrency, one question that a server dies of is not yet its end."""
 
 
@@ -63,12 +61,15 @@ class Setup:
 
     def __post_init__(self) -> None:
         # What no question could be asked with is refused before the first one.
+        options = ("yes", "no")
         make_plan(
-            " ", ("yes", "no"), scoring=self.scoring, unconditional=self.unconditional
+            ScoreRequest(
+                " ", options, scoring=self.scoring, unconditional=self.unconditional
+            )
         )
 
     @property
-    def normalisers(self) -> tuple[Normalize, ...]:
+    def normalizers(self) -> tuple[Normalize, ...]:
         """Those that a run has figures for."""
         if self.scoring == "label":
             return ("sum", "label")
@@ -224,7 +225,7 @@ class Results:
             )
 
     def _check_answer(self, record: Mapping[str, Any]) -> None:
-        for name in self._setup.normalisers:
+        for name in self._setup.normalizers:
             count = len(record["scores"][name])
             if not (
                 0 <= record["gold"] < count and 0 <= record["picked"][name] < count
@@ -284,25 +285,40 @@ def evaluate(
         APIError: The server could not be asked what it serves, or failed as many
             questions in a row as there are under way, 3 or more.
     """
-    answering = _choose(anyio.run(_served, settings), model)
-    results.check_model(answering)
-    left = [question for question in questions if question.qid not in results.records]
-    if not left:
-        return
-    most, in_a_row = max(settings.max_connections, LEAST_IN_A_ROW), 0
-    with (
-        RadixFlow(
-            settings.base_urls,
-            api_key=settings.api_key,
-            model=answering,
-            timeout=settings.timeouts,
-            retry=settings.retry,
-            max_connections=settings.max_connections,
-        ) as client,
-        closing(client.score_many(_request(q, setup) for q in left)) as outcomes,
-    ):
+    with RadixFlow(
+        settings.base_urls,
+        api_key=settings.api_key,
+        timeout=settings.timeouts,
+        retry=settings.retry,
+        max_connections=settings.max_connections,
+    ) as client:
+        answering = _choose(_served(client, settings), model)
+        results.check_model(answering)
+        left = [q for q in questions if q.qid not in results.records]
+        max_in_a_row = max(settings.max_connections, MIN_IN_A_ROW)
+        _ask(
+            client.with_options(model=answering),
+            left,
+            setup,
+            results,
+            max_in_a_row,
+            done,
+        )
+
+
+def _ask(
+    client: RadixFlow,
+    questions: Sequence[Question],
+    setup: Setup,
+    results: Results,
+    max_in_a_row: int,
+    done: Callable[[], None],
+) -> None:
+    in_a_row = 0
+    requests = (_request(question, setup) for question in questions)
+    with closing(client.score_many(requests)) as outcomes:
         for asked, outcome in enumerate(outcomes, start=1):
-            question = left[outcome.index]
+            question = questions[outcome.index]
             in_a_row = in_a_row + 1 if _is_of_server(outcome.error) else 0
             if outcome.error is None:
                 results.add(question, outcome.unwrap())
@@ -310,22 +326,20 @@ def evaluate(
                 failure = Failure(qid=question.qid, error=outcome.error)
                 results.failures.append(failure)
             done()
-            if in_a_row >= most and asked < len(left):
+            if in_a_row >= max_in_a_row and asked < len(questions):
                 raise APIError(f"{in_a_row} questions in a row failed")
 
 
-async def _served(settings: Settings) -> tuple[str, ...]:
-    transport = RetryingTransport(connect(settings), settings.retry)
+def _served(client: RadixFlow, settings: Settings) -> tuple[str, ...]:
     try:
-        with anyio.fail_after(LOOK):
-            return await transport.models()
-    except TimeoutError:
+        return client.with_options(timeout=LOOK).models()
+    except ConnectTimeoutError:
+        raise
+    except APITimeoutError:
         raise APITimeoutError(
             f"{settings.base_urls[0]} did not say within {LOOK:g} s what it serves; "
             "check that the server runs and that base_url names it."
         ) from None
-    finally:
-        await transport.aclose()
 
 
 def _choose(served: Sequence[str], model: str | None) -> str:

@@ -16,18 +16,18 @@ from radixflow_sdk.evals.run import Results, Setup
 from radixflow_sdk.exceptions import PartialGroupError, RadixFlowError
 from radixflow_sdk.types import Normalize
 
-__all__ = ["Summary", "Wrong", "summarise"]
+__all__ = ["Summary", "Wrong", "summarize"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wrong:
-    """A question that a normaliser picked a wrong option of.
+    """A question that a normalizer picked a wrong option of.
 
     Attributes:
         qid: Its name.
         question: Its text.
         right: The right option.
-        picks: For each wrong option that was picked, the normalisers that did.
+        picks: For each wrong option that was picked, the normalizers that did.
     """
 
     qid: str
@@ -51,7 +51,7 @@ class Summary:
         earlier: How many of these had one before this run.
         failures: For each reason, the names of the questions that failed for it.
         stopped: Why the server was asked no more, or not at all; None where it was.
-        measures: Under every normaliser; empty without an answer.
+        measures: Under every normalizer; empty without an answer.
         wrong: In the order of the questions.
     """
 
@@ -85,6 +85,32 @@ class Summary:
             f"{self.answered} of {self.questions} questions of {self.name}{who}{since}"
         )
 
+    @property
+    def reasons(self) -> list[str]:
+        """One line for each reason of failures, with the questions that it ended."""
+        lines = []
+        for reason, names in self.failures.items():
+            who = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
+            count = "" if len(names) == 1 else f"{len(names)} questions "
+            lines.append(f"{count}({who}): {reason}" if count else f"{who}: {reason}")
+        return lines
+
+    def why_stopped(self, again: str) -> str | None:
+        """Why the server was asked no more, and how the run goes on; None where not.
+
+        Args:
+            again: How the run goes on, as a sentence.
+        """
+        if self.stopped is None:
+            return None
+        if self.answered == self.questions:
+            old = "the results are earlier ones, maybe not of the model it has now"
+            return f"{self.stopped}; {old}"
+        if self.answered:
+            kept = f"{self.answered} of {self.questions} are in {self.results}"
+            return f"{self.stopped}; {kept}; {again}"
+        return self.stopped
+
     def as_json(self) -> dict[str, Any]:
         """The figures, for programs; which questions were wrong is in the results."""
         return {
@@ -98,7 +124,7 @@ class Summary:
         }
 
 
-def summarise(
+def summarize(
     name: str,
     setup: Setup,
     questions: Sequence[Question],
@@ -135,7 +161,7 @@ def summarise(
             name: measure(
                 (record["scores"][name], record["gold"]) for record in records
             )
-            for name in (setup.normalisers if records else ())
+            for name in (setup.normalizers if records else ())
         },
         wrong=tuple(
             wrong
@@ -153,7 +179,7 @@ def _reason(error: RadixFlowError) -> str:
 
 def _wrong(question: Question, picked: Mapping[str, int], setup: Setup) -> Wrong:
     picks: dict[str, tuple[Normalize, ...]] = {}
-    for name in setup.normalisers:
+    for name in setup.normalizers:
         if picked[name] != question.gold:
             option = question.options[picked[name]]
             picks[option] = (*picks.get(option, ()), name)

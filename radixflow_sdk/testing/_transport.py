@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any
 
 from radixflow_sdk._pipe import (
     Branch,
@@ -71,6 +72,10 @@ class FakeTransport:
     async def models(self) -> tuple[str, ...]:
         """The one model."""
         return (self._model,)
+
+    async def stats(self) -> Mapping[str, Any]:
+        """Statistics of a server that runs no scheduler of ours."""
+        return {"v": 1, "version": "fake", "scheduler": "fake"}
 
     async def stream(self, request: GroupRequest) -> AsyncGenerator[BranchEvent, None]:
         """Answer one request from the table.

@@ -70,7 +70,7 @@ def test_measures_stay_in_their_bounds(
     assert sum(b.count * b.accuracy for b in found.bins) == pytest.approx(found.right)
 
 
-def test_the_page_escapes_names_and_draws_each_normaliser() -> None:
+def test_the_page_escapes_names_and_draws_each_normalizer() -> None:
     found = measure([((0.0, -1.0), 0), ((-1.0, 0.0), 0)])
     wrong = Wrong(
         qid="q & a", question="<i>", right="r", picks={"x" * 1000: ("sum", "char")}
@@ -94,7 +94,7 @@ def test_the_page_escapes_names_and_draws_each_normaliser() -> None:
     assert "&lt;b&gt;.jsonl" in text
     assert "answered by m &amp; n" in text
     assert text.count("<td>q &amp; a<td>&lt;i&gt;<td>r<td>xxx") == 50
-    assert "60 wrong under some normaliser, the first 50" in text
+    assert "60 wrong under some normalizer, the first 50" in text
     assert len(text) < 60_000
     assert text.count("<svg") == text.count("<figure") == 2
     assert "0.500" in text

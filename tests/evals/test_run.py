@@ -12,10 +12,12 @@ from typer.testing import CliRunner
 
 from radixflow_sdk import APIError, RetryPolicy, cli
 from radixflow_sdk._config import read_settings
-from radixflow_sdk.evals import run as run_room
+from radixflow_sdk.cli import evaluate as evaluate_command
+from radixflow_sdk.evals import run as run_module
 from radixflow_sdk.evals.files import read_questions
+from radixflow_sdk.evals.limits import BELOW
 from radixflow_sdk.evals.run import Results, Setup, evaluate
-from radixflow_sdk.evals.summary import summarise
+from radixflow_sdk.evals.summary import summarize
 from radixflow_sdk.testing import FakeServer, Fault
 
 DATA = Path(__file__).parent / "data"
@@ -51,7 +53,7 @@ def run(
     return done, [json.loads(line) for line in lines]
 
 
-def test_every_normaliser_in_one_pass(file: Path) -> None:
+def test_every_normalizer_in_one_pass(file: Path) -> None:
     server = FakeServer({"Oslo": -0.1, "Rome": -3.0, "Paris": -0.2})
     done, (head, *records) = run(server, file, "--json")
     assert done.exit_code == 0, done.output
@@ -248,7 +250,7 @@ def test_a_server_that_hangs_is_not_waited_for(
         async def __call__(self, *_: Any) -> None:
             await anyio.sleep(60)
 
-    monkeypatch.setattr(run_room, "LOOK", 0.2)
+    monkeypatch.setattr(run_module, "LOOK", 0.2)
     done, _ = run(Hanging(), file)
     assert done.exit_code == 1
     assert "did not say within 0.2 s what it serves" in done.stderr
@@ -305,7 +307,7 @@ def test_a_connection_that_is_gone_ends_the_run(many: Path) -> None:
             evaluate(settings, questions, setup, results, done=server.close)
     assert 1 <= len(results.records) < 20
     assert 4 <= len(results.failures) < 20
-    reasons = summarise("many", setup, questions, results).failures
+    reasons = summarize("many", setup, questions, results).failures
     assert all("ConnectError" in reason for reason in reasons)
     assert not any("have no score" in reason for reason in reasons)
 
@@ -390,7 +392,7 @@ def test_what_is_odd_in_a_file_is_told(file: Path) -> None:
 
 @pytest.mark.parametrize(
     ("limit", "status"),
-    [("char=0.75", 0), ("char=0.76", cli.BELOW), ("sum=1", cli.BELOW)],
+    [("char=0.75", 0), ("char=0.76", BELOW), ("sum=1", BELOW)],
 )
 def test_a_limit_decides_the_exit_status(file: Path, limit: str, status: int) -> None:
     server = FakeServer({"Oslo": -0.1, "Rome": -3.0, "Paris": -0.2})
@@ -404,7 +406,7 @@ def test_a_limit_decides_the_exit_status(file: Path, limit: str, status: int) ->
 def test_of_two_limits_the_higher_one_counts(file: Path) -> None:
     server = FakeServer({"Oslo": -0.1, "Rome": -3.0, "Paris": -0.2})
     words = ["--fail-under", "char=0.9", "--fail-under", "char=0.1"]
-    assert run(server, file, *words)[0].exit_code == cli.BELOW
+    assert run(server, file, *words)[0].exit_code == BELOW
 
 
 @pytest.mark.parametrize(
@@ -463,7 +465,7 @@ def test_a_report_that_cannot_be_written_after_all_loses_nothing(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = file.parent / "report.html"
-    monkeypatch.setattr(cli, "_check_writable", lambda path: path.mkdir())
+    monkeypatch.setattr(evaluate_command, "check_writable", lambda path: path.mkdir())
     done, lines = run(FakeServer(), file, "--report", str(report))
     assert done.exit_code == 2
     assert f"report {str(report)!r}: Is a directory" in done.stderr
@@ -478,7 +480,7 @@ def test_like_failures_are_told_once(
     done, _ = run(FakeServer(faults=faults), file)
     assert done.stderr.count("answered 422") == 1
     assert "4 questions (q" in done.stderr
-    monkeypatch.setattr(cli, "SHOWN", 1)
+    monkeypatch.setattr(evaluate_command, "SHOWN", 1)
     faults[0] = Fault(status=413, code="invalid_request")
     done, _ = run(FakeServer(faults=faults), file)
     assert "1 more reasons of failures" in done.stderr

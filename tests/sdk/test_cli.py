@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import radixflow_sdk
 from radixflow_sdk import RadixFlow, RadixFlowClient, cli
+from radixflow_sdk.cli import score as score_command
 from radixflow_sdk.testing import FakeServer, FakeTransport
 
 RUN = CliRunner()
@@ -27,7 +28,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeTransport:
     def connect(base_url: str | None, **rest: Any) -> RadixFlow:
         return RadixFlow(base_url, transport=transport, **rest)
 
-    monkeypatch.setattr(cli, "RadixFlow", connect)
+    monkeypatch.setattr(score_command, "RadixFlow", connect)
     return transport
 
 

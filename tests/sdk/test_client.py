@@ -1,5 +1,6 @@
 """The client's promises, on `FakeTransport`: no server, no socket."""
 
+import contextlib
 import math
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -12,6 +13,7 @@ from radixflow_sdk import (
     APIConnectionError,
     APITimeoutError,
     BranchError,
+    ClientClosedError,
     InvalidInputError,
     PartialGroupError,
     RadixFlowClient,
@@ -20,7 +22,7 @@ from radixflow_sdk import (
     Timeouts,
 )
 from radixflow_sdk._pipe import BranchEvent, GroupRequest
-from radixflow_sdk.testing import FakeTransport
+from radixflow_sdk.testing import FakeServer, FakeTransport
 
 pytestmark = pytest.mark.anyio
 NOW = RetryPolicy(initial=0.0)
@@ -126,6 +128,32 @@ class Gate(FakeTransport):
             async for event in events:
                 yield event
         self.inside -= 1
+
+
+@pytest.mark.parametrize("partial", ["raise", "return"])
+async def test_a_stream_ends_as_its_request_says(partial: Any) -> None:
+    fake = FakeTransport({"Rome": BranchError("x", code="aborted")})
+    found = []
+    async with RadixFlowClient(transport=fake) as client:
+        stream = client.stream_candidates("d", ["Oslo", "Rome"], partial=partial)
+        ends: Any = contextlib.nullcontext()
+        with pytest.raises(PartialGroupError) if partial == "raise" else ends:
+            async for candidate in stream:
+                found += [candidate.text]
+    assert found == ["Oslo"]
+
+
+async def test_models_and_statistics_of_the_server() -> None:
+    server = FakeServer(model="m")
+    async with server.listen() as url, RadixFlowClient(url) as client:
+        assert await client.models() == ("m",)
+        stats = await client.stats()
+    assert stats["scheduler"] == "RadixFlowScheduler"
+    assert stats["settings"]["match_unit"] == 16
+    with pytest.raises(ClientClosedError):
+        await client.models()
+    async with RadixFlowClient(transport=FakeTransport()) as client:
+        assert (await client.stats())["v"] == 1
 
 
 async def test_groups_wait_for_their_turn_and_the_wait_is_not_counted() -> None:

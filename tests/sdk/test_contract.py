@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from radixflow_sdk import PartialGroupError, ScoreResult
+from radixflow_sdk import PartialGroupError, ScoreRequest, ScoreResult
 from radixflow_sdk._hints import write_hints
 from radixflow_sdk._plan import make_plan
 from radixflow_sdk._transport._wire import write_request
@@ -77,9 +77,8 @@ CALLS: dict[str, tuple[Any, list[Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("path", sorted(CONTRACT.glob("request_*.json")), ids=str)
 def test_request(path: Path) -> None:
     document, options, rest = CALLS[path.stem.removeprefix("request_")]
-    plan = make_plan(
-        document, options, model="radixflow-demo", group_id="g-contract", **rest
-    )
+    request = ScoreRequest(document, options, group_id="g-contract", **rest)
+    plan = make_plan(request, model="radixflow-demo")
     assert json.loads(write_request(plan.request)) == json.loads(path.read_text())
 
 

@@ -16,7 +16,7 @@ from radixflow_sdk import (
     StreamBrokenError,
     Timeouts,
 )
-from radixflow_sdk._transport import _pool
+from radixflow_sdk._transport import _http
 from radixflow_sdk.testing import FakeServer
 from tests.sdk.live import HEAD, LiveServer, Script, chunk, live, whole
 from tests.sdk.wire import GOOD, body, completed, started
@@ -62,7 +62,7 @@ async def test_a_connection_is_used_again() -> None:
 async def test_a_connection_that_lay_idle_is_not_used_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_pool, "IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(_http, "IDLE_SECONDS", 0.01)
     async with live([whole(GOOD)], [whole(GOOD)]) as server, connect(server) as client:
         with anyio.fail_after(5):
             await ask(client)

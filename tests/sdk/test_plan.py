@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radixflow_sdk import InvalidInputError, Template
+from radixflow_sdk import InvalidInputError, ScoreRequest, Template
 from radixflow_sdk._hints import session_id
 from radixflow_sdk._pipe import Message
 from radixflow_sdk._plan import make_plan, unconditional_plan
@@ -96,7 +96,7 @@ def test_parts_and_their_text_are_one_document_to_a_router() -> None:
 
 @given(st.text(alphabet="{}%$\\ 0ab[]", min_size=1))
 def test_braces_are_never_interpreted(text: str) -> None:
-    request = make_plan(text, [text], question=text).request
+    request = make_plan(ScoreRequest(text, [text], question=text)).request
     assert request.document == text
     assert request.question == f"\n\nQuestion: {text}\nAnswer:"
     assert request.branches[0].content == f" {text}"
@@ -115,7 +115,7 @@ def test_duplicates_are_sent_once() -> None:
 
 
 def test_a_group_id_is_made_and_new() -> None:
-    ids = {make_plan("d", ["a"]).request.group_id for _ in range(3)}
+    ids = {make_plan(ScoreRequest("d", ["a"])).request.group_id for _ in range(3)}
     assert len(ids) == 3
 
 
@@ -222,6 +222,6 @@ def test_a_template_refuses_what_is_not_text() -> None:
 def test_any_input_gives_a_plan_or_invalid_input(**given: Any) -> None:
     document, options = given.pop("document"), given.pop("options")
     with contextlib.suppress(InvalidInputError):
-        made = make_plan(document, options, **given)
+        made = make_plan(ScoreRequest(document, options, **given))
         assert sum(map(len, made.members)) == len(options)
         assert all(branch.content for branch in made.request.branches)

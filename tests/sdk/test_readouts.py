@@ -1,4 +1,4 @@
-"""One answer, read in every way: normalisers, ranks, masses, and what is not there."""
+"""One answer, read in every way: normalizers, ranks, masses, and what is not there."""
 
 import math
 
@@ -11,6 +11,7 @@ from radixflow_sdk import (
     PartialGroupError,
     RadixFlowClient,
     ScoredCandidate,
+    ScoreRequest,
     TokenScore,
     Usage,
 )
@@ -42,7 +43,7 @@ def candidate(
     )
 
 
-async def test_one_answer_has_every_normaliser() -> None:
+async def test_one_answer_has_every_normalizer() -> None:
     transport = FakeTransport(SCORES)
     async with RadixFlowClient(transport=transport) as client:
         result = await client.score_candidates("d", OPTIONS)
@@ -57,7 +58,7 @@ async def test_one_answer_has_every_normaliser() -> None:
     assert len(transport.requests) == 1
 
 
-async def test_a_normaliser_without_numbers_is_refused() -> None:
+async def test_a_normalizer_without_numbers_is_refused() -> None:
     async with RadixFlowClient(transport=FakeTransport()) as client:
         result = await client.score_candidates("d", ["Oslo", [7]])
     with pytest.raises(InvalidInputError, match=r"options\[1\] .* sum, mean only"):
@@ -155,11 +156,11 @@ async def test_an_option_that_fails_alone_is_named() -> None:
 
 def test_the_memory_is_bounded() -> None:
     memory = Unconditional(most=2)
-    plan = make_plan("d", ["a", "b", "c"], unconditional="A:")
+    plan = make_plan(ScoreRequest("d", ["a", "b", "c"], unconditional="A:"))
     memory.remember(plan, "m", {0: -1.0, 1: -2.0})
     assert memory.known(plan, "m") == {0: -1.0, 1: -2.0}
     assert memory.known(plan, "other") == {}
-    memory.known(make_plan("other", ["a"], unconditional="A:"), "m")
+    memory.known(make_plan(ScoreRequest("other", ["a"], unconditional="A:")), "m")
     memory.remember(plan, "m", {2: -3.0})
     assert memory.known(plan, "m") == {0: -1.0, 2: -3.0}
 
@@ -180,5 +181,5 @@ def test_what_cannot_be_compared_is_refused(
     arguments: dict[str, object], field: str
 ) -> None:
     with pytest.raises(InvalidInputError) as caught:
-        make_plan("d", ["a"], **arguments)  # type: ignore[arg-type]
+        make_plan(ScoreRequest("d", ["a"], **arguments))  # type: ignore[arg-type]
     assert caught.value.field == field

@@ -1,11 +1,12 @@
 """When a group is sent again: waits, in order, without a clock."""
 
 import math
+from collections.abc import Awaitable
 
 import pytest
 
 from radixflow_sdk import APIConnectionError, BranchError, RateLimitError, RetryPolicy
-from radixflow_sdk._transport import RetryingTransport
+from radixflow_sdk._transport import RetryingTransport, Transport
 from radixflow_sdk.exceptions import RadixFlowError
 from radixflow_sdk.testing import FakeTransport
 from tests.sdk.wire import plan
@@ -72,10 +73,13 @@ async def test_the_models_are_asked_for_again_too() -> None:
                 raise refused()
             return ("m",)
 
+    def models(transport: Transport) -> Awaitable[tuple[str, ...]]:
+        return transport.models()
+
     policy = RetryPolicy(attempts=3, initial=0.0)
-    assert await RetryingTransport(Shy(), policy).models() == ("m",)
+    assert await RetryingTransport(Shy(), policy).ask(models) == ("m",)
     with pytest.raises(APIConnectionError):
-        await RetryingTransport(Shy(), RetryPolicy(attempts=1)).models()
+        await RetryingTransport(Shy(), RetryPolicy(attempts=1)).ask(models)
 
 
 async def test_only_the_failing_branch_is_sent_again() -> None:

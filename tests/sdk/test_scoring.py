@@ -22,7 +22,7 @@ def labels(*logprobs: float) -> list[LabelScore]:
     ]
 
 
-def test_normalisers_divide_by_the_option_alone() -> None:
+def test_normalizers_divide_by_the_option_alone() -> None:
     # "naïf" has 4 characters and 5 bytes; its delimiter is never counted.
     got = every_score(
         tokens(-1.0, -2.0, -3.0), None, option="naïf", unconditional=-10.0

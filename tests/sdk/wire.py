@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from radixflow_sdk import RadixFlowClient, RetryPolicy
+from radixflow_sdk import RadixFlowClient, RetryPolicy, ScoreRequest
 from radixflow_sdk._pipe import Plan
 from radixflow_sdk._plan import make_plan
 
@@ -135,4 +135,8 @@ def client(
 
 def plan(options: Sequence[Any] = ("Oslo", "Rome"), **choices: Any) -> Plan:
     choices = {"group_id": "g", "question": "Where?", "model": "m", **choices}
-    return make_plan(choices.pop("document", "Anna lives in Oslo."), options, **choices)
+    document, model = (
+        choices.pop("document", "Anna lives in Oslo."),
+        choices.pop("model"),
+    )
+    return make_plan(ScoreRequest(document, options, **choices), model=model)

@@ -1,7 +1,7 @@
 """The public types as a user's type checker sees them: mypy reads, nothing runs."""
 
-from collections.abc import AsyncGenerator, Generator
-from typing import assert_type
+from collections.abc import AsyncGenerator, Generator, Mapping
+from typing import Any, assert_type
 
 from radixflow_sdk import (
     Candidate,
@@ -33,6 +33,8 @@ async def asynchronous() -> None:
         "http://host", api_key="k", timeout=Timeouts(total=5), retry=RetryPolicy()
     ) as client:
         assert_type(client, RadixFlowClient)
+        assert_type(await client.models(), tuple[str, ...])
+        assert_type(await client.stats(), Mapping[str, Any])
         result = await client.score_candidates("d", ["a", [1, 2]], question="q")
         assert_type(result, ScoreResult)
         assert_type(result.best, Candidate)
