@@ -8,7 +8,7 @@ before a READY branch, where nothing else stopped it (arXiv 2610.18143).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.request import Request
@@ -25,13 +25,14 @@ class Scan:
     """How a round's scan of the waiting queue went.
 
     Attributes:
-        passed: the last request that may run, as far as we can say; if it was not
-            scheduled, the native loop stopped at it for a reason of its own (OTHER).
+        passed: requests that may run, as far as we can say; one that was not scheduled
+            was skipped by the native loop for a reason of its own (such as the number
+            of adapters in a round), and the last one may have ended its scan.
         deferred: branches put off because they would have been cut short (+Frag).
         cut: the scan ended at the scan limit.
     """
 
-    passed: str | None = None
+    passed: list[str] = field(default_factory=list)
     deferred: int = 0
     cut: bool = False
 
@@ -57,9 +58,11 @@ def left_out(
             under +Frag the tokens left do not cut it short.
     """
     full = rows_left <= 0 or tokens_left <= 0
-    stopped = scan.passed is not None and (
-        scan.passed not in output.num_scheduled_tokens
-    )
+    stopped = scan.passed and scan.passed[-1] not in output.num_scheduled_tokens
     if full or stopped or scan.cut or output.preempted_req_ids:
         return []
-    return [request.request_id for request in waiting if is_eligible(request)]
+    return [
+        request.request_id
+        for request in waiting
+        if request.request_id not in scan.passed and is_eligible(request)
+    ]

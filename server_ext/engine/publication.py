@@ -140,7 +140,10 @@ def _publish_states(single: MambaManager, stops: PlannedStops) -> None:
         request: Request, num_tokens: int, *args: Any, **options: Any
     ) -> None:
         name = request.request_id
-        if stops.planned(name) is None or is_decoding(request):
+        # Where hits end on blocks, vLLM rounds `num_tokens` down: what it would key
+        # after the prompt's last chunk is a boundary that the chunk may have crossed.
+        decoded = is_decoding(request) and num_tokens > request.num_prompt_tokens
+        if stops.planned(name) is None or decoded:
             native(request, num_tokens, *args, **options)
             return
         full, inside = divmod(num_tokens, size)

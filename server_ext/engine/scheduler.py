@@ -411,7 +411,7 @@ class RadixFlowScheduler(AsyncScheduler):
             return False
         may_run = self._may_run(request)
         if may_run:
-            self._scan.passed = request.request_id
+            self._scan.passed.append(request.request_id)
         else:
             self._bound_scan()
         return may_run

@@ -22,7 +22,7 @@ TAILS = ("own", "question", "duplicates", "prefixes")
 
 @dataclass(frozen=True)
 class Send:
-    """A group arrives; `lie` replaces its shared boundary."""
+    """A group arrives; `lie` replaces the boundaries in its hints."""
 
     document: int
     tails: str
@@ -31,8 +31,8 @@ class Send:
     scored: int
     salt: str | None
     priority: int
-    producer: bool
-    lie: int | None
+    hinted: bool
+    lie: tuple[int, ...] | None
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,8 @@ def loads(
     priority = st.integers(0, 2) if priorities else st.just(0)
     lie = st.none()
     if lies:
-        lie = st.none() | st.sampled_from((0, 1, unit, block, 2 * block, 299, 10**9))
+        length = st.sampled_from((0, 1, unit, block, 2 * block, 299, 10**9))
+        lie = st.none() | st.frozensets(length, max_size=4).map(sorted).map(tuple)
     document = st.integers(0, 2)
     send = st.builds(
         Send,
@@ -107,7 +108,7 @@ def loads(
         scored=st.sampled_from((1, 2, 40)),
         salt=st.sampled_from((None, None, "tenant")),
         priority=priority,
-        producer=st.sampled_from((True, True, True, False)),
+        hinted=st.booleans(),
         lie=lie,
     )
     chat = st.builds(
@@ -204,11 +205,12 @@ def _group(
         salt=action.salt,
         priority=action.priority,
         arrival=float(number),
-        producer=action.producer,
+        hinted=action.hinted,
     )
     if action.lie is not None:
         for request in requests:
-            request.sampling_params.extra_args["radixflow_shared_tokens"] = action.lie
+            extra = request.sampling_params.extra_args
+            extra["radixflow_boundaries"] = list(action.lie)
     return requests
 
 

@@ -14,13 +14,9 @@ DOCUMENT = tokens("document", 1000)
 BOTH = pytest.mark.parametrize("asynchronous", [False, True])
 
 
-def group(
-    driver: Driver, name: str, branches: int = 4, *, producer: bool = True
-) -> list[Request]:
+def group(driver: Driver, name: str, branches: int = 4) -> list[Request]:
     branch_tokens = [tokens((name, branch), 10) for branch in range(branches)]
-    return make_group(
-        driver.scheduler, name, DOCUMENT, branch_tokens, producer=producer
-    )
+    return make_group(driver.scheduler, name, DOCUMENT, branch_tokens)
 
 
 # --- aborts ---------------------------------------------------------
@@ -29,7 +25,7 @@ def group(
 @BOTH
 @pytest.mark.parametrize("while_running", [False, True])
 @pytest.mark.parametrize("steps", [0, 1, 2, 3, 4, 5])
-def test_abort_of_a_producer_mid_document_then_an_immediate_retry(
+def test_abort_of_a_group_mid_document_then_an_immediate_retry(
     steps: int, while_running: bool, asynchronous: bool
 ) -> None:
     """vllm PR #56525: the retry must not resume from a state that was not written."""
@@ -48,31 +44,34 @@ def test_abort_of_a_producer_mid_document_then_an_immediate_retry(
 
 @BOTH
 @pytest.mark.parametrize("steps", [0, 1, 2, 3, 4, 5])
-def test_abort_of_a_producer_frees_its_consumers(
-    steps: int, asynchronous: bool
-) -> None:
+def test_abort_of_the_leader_frees_its_siblings(steps: int, asynchronous: bool) -> None:
     """vllm#57111: an aborted producer must not hold its consumers."""
     driver = Driver.on(token_budget=256, asynchronous=asynchronous)
     driver.send(group(driver, "g"))
     for _ in range(steps):
         driver.step()
-    driver.abort("g-producer")
+    driver.abort("g-0")
     driver.run(60)
-    assert all(driver.finished(f"g-{branch}") for branch in range(4))
+    assert all(driver.finished(f"g-{branch}") for branch in range(1, 4))
 
 
 @BOTH
-def test_consumers_whose_producer_never_comes_run_alone(asynchronous: bool) -> None:
-    """vllm#57111: all consumers, no producer."""
+@pytest.mark.parametrize("role", ["producer", "consumer"])
+def test_nobody_waits_for_branches_that_never_come(
+    role: str, asynchronous: bool
+) -> None:
+    """vllm#57111: what a hint announces is expected, and never waited for."""
     driver = Driver.on(asynchronous=asynchronous)
-    driver.send(group(driver, "g", producer=False))
+    extra = hints(role, branches=4096, boundaries=[500, 1000])
+    prompt = [*DOCUMENT, *tokens("tail", 20)]
+    driver.send(make_request(driver.scheduler, "only", prompt, extra_args=extra))
     rounds = driver.run(60)
     assert len(rounds) <= 4
 
 
 @BOTH
 @pytest.mark.parametrize("phase", ["before", "between", "while_running"])
-@pytest.mark.parametrize("victim", ["g-producer", "g-0", "g-3", "chat"])
+@pytest.mark.parametrize("victim", ["g-0", "g-1", "g-3", "chat"])
 def test_abort_in_any_phase(phase: str, victim: str, asynchronous: bool) -> None:
     """vllm#42157: an abort between schedule and update, and everywhere else."""
     for steps in range(5):
@@ -92,14 +91,18 @@ def test_abort_in_any_phase(phase: str, victim: str, asynchronous: bool) -> None
             case _:
                 driver.abort_while_running(victim)
         driver.run()
-        others = {"chat", "g-producer", "g-0", "g-1", "g-2", "g-3"} - {victim}
+        others = {"chat", "g-0", "g-1", "g-2", "g-3"} - {victim}
         assert all(driver.finished(request_id) for request_id in others)
 
 
 @BOTH
 def test_request_id_used_again_at_once(asynchronous: bool) -> None:
-    """vllm#23697: the id of an aborted request comes back while its step is running."""
-    driver = Driver.on(token_budget=256, asynchronous=asynchronous)
+    """vllm#23697: the id of an aborted request comes back while its step is running.
+
+    With hits inside a block vLLM itself fails here (its front end makes ids unique):
+    it takes the late output for the new request's, and frees a block too early.
+    """
+    driver = Driver.on(token_budget=256, asynchronous=asynchronous, match_unit=None)
     for _ in range(4):
         driver.send(make_request(driver.scheduler, "same", DOCUMENT))
         driver.step()
@@ -150,7 +153,7 @@ def test_preempted_in_the_round_that_selected_it() -> None:
 def test_skipped_requests_keep_their_order() -> None:
     """vllm PR #33522: skipped requests were put back in reverse."""
     driver = Driver.on(token_budget=2048, rows=16)
-    driver.send(group(driver, "a", 3, producer=True))
+    driver.send(group(driver, "a", 3))
     for name in ("b", "c"):
         driver.send(
             make_group(
@@ -163,20 +166,20 @@ def test_skipped_requests_keep_their_order() -> None:
     order = driver.sent.copy()
     driver.step()
     waiting = [request.request_id for request in driver.scheduler.waiting]
-    assert len(waiting) == 9
+    assert len(waiting) == 6
     assert waiting == [request_id for request_id in order if request_id in waiting]
     driver.run()
 
 
 def test_waiting_requests_do_not_count_as_running() -> None:
-    """vllm#53130: requests that are held or parked must not use up the rows."""
+    """vllm#53130: requests that are held or wait for a prefix must not use up the slots."""
     driver = Driver.on(rows=2, token_budget=2048)
     driver.send(group(driver, "a", 8))
     driver.send(make_request(driver.scheduler, "other", tokens("o", 40)))
     first = driver.step()
     assert first is not None
-    assert list(first.scheduled) == ["a-producer", "other"]
-    assert driver.scheduler.get_request_counts()[1] == 8
+    assert list(first.scheduled) == ["a-0", "other"]
+    assert driver.scheduler.get_request_counts()[1] == 7
     driver.run()
 
 
@@ -228,13 +231,7 @@ def test_a_chunk_is_not_floored_to_nothing_for_ever() -> None:
     driver.run()
 
 
-@pytest.mark.parametrize(
-    "preset",
-    [
-        "radixflow+",
-        "radixflow+frag",
-    ],
-)
+@pytest.mark.parametrize("preset", ["radixflow+", "radixflow+frag"])
 def test_a_long_document_is_not_put_off_by_decodes(preset: str) -> None:
     """A document longer than the budget, while a chat takes one token a round."""
     driver = Driver.on(preset=preset, token_budget=1024)
@@ -268,9 +265,10 @@ def test_a_long_document_is_not_put_off_by_short_ones_that_keep_coming() -> None
     driver.run()
 
 
-def test_a_round_puts_off_a_bounded_number_and_a_lane_at_once() -> None:
-    """One look for a document that is put off, not one for each of its branches."""
+def test_a_round_defers_a_bounded_number() -> None:
+    """Siblings of a document that is deferred wait for it, and are not visited."""
     driver = Driver.on(preset="radixflow+", token_budget=192)
+    driver.send(make_request(driver.scheduler, "other", tokens("other", 100)))
     driver.send(group(driver, "g", 12))
     driver.step()
     assert driver.scheduler.log.counters.deferred == 1
@@ -286,39 +284,6 @@ def test_a_round_puts_off_a_bounded_number_and_a_lane_at_once() -> None:
     driver.run()
 
 
-def test_a_branch_that_is_put_off_again_is_not_looked_up_again() -> None:
-    driver = Driver.on(preset="radixflow+", token_budget=192)
-    counters = driver.scheduler.log.counters
-    for number in range(6):  # one fits a round; the next would be cut short
-        name = f"document {number}"
-        driver.send(make_request(driver.scheduler, name, tokens(name, 100)))
-    looks = []
-    while driver.busy:
-        before = counters.lookups
-        driver.step()
-        looks.append(counters.lookups - before)
-    assert counters.deferred == 5 + 4 + 3 + 2 + 1
-    assert [count for count in looks if count] == [6, 1, 1, 1, 1, 1]
-    assert len(driver.scheduler._looks) == 0
-
-
-def test_it_is_looked_up_again_once_its_beginning_was_computed() -> None:
-    driver = Driver.on(preset="radixflow+", token_budget=192)
-    counters = driver.scheduler.log.counters
-    document = tokens("document", 100)
-    for name, prompt in (
-        ("other", tokens("other", 100)),
-        ("document", document),
-        ("branch", [*document, *tokens("question", 20)]),
-    ):
-        driver.send(make_request(driver.scheduler, name, prompt))
-    driver.step()
-    assert (counters.deferred, counters.blocked) == (2, 0)
-    driver.step()  # the document runs, and the branch sees its state
-    assert (counters.deferred, counters.blocked) == (2, 1)
-    driver.run()
-
-
 def test_a_held_request_is_looked_up_once_a_round_at_most() -> None:
     """vllm PR #48860: the lookup of a waiting request was counted at every step."""
     driver = Driver.on(token_budget=512)
@@ -329,8 +294,8 @@ def test_a_held_request_is_looked_up_once_a_round_at_most() -> None:
         round_ = driver.step()
         admitted = 0 if round_ is None else len(round_.hits)
         assert counters.lookups - before <= admitted + 1
-    assert counters.blocked <= 12
-    assert counters.prompt_tokens == 1000 + 12 * 1010
+    assert counters.blocked <= 11
+    assert counters.prompt_tokens == 12 * 1010
 
 
 # --- readiness ---------------------------------------------------------
@@ -362,18 +327,15 @@ def test_readiness_is_exact_except_under_radix(preset: str) -> None:
 
 @BOTH
 @pytest.mark.parametrize("role", ["producer", "consumer"])
-@pytest.mark.parametrize("shared", [0, 1, 15, 16, 17, 128, 990, 1000, 1010, 2**31 - 1])
-def test_wrong_boundaries(shared: int, role: str, asynchronous: bool) -> None:
+@pytest.mark.parametrize("first", [1, 15, 16, 17, 128, 990, 1000, 1010, 2**31 - 2])
+def test_wrong_boundaries(first: int, role: str, asynchronous: bool) -> None:
     driver = Driver.on(asynchronous=asynchronous, token_budget=700)
-    for turn, lie in itertools.product(range(2), (shared, 500)):
+    for turn, lie in itertools.product(range(2), ([first], [first, first + 1], [500])):
         for branch in range(3):
             name = f"{turn}-{lie}-{branch}"
-            if name not in driver.sent:
-                extra = hints(role, group="liar", shared=lie, branches=4096)
-                prompt = [*DOCUMENT, *tokens(branch, 10 + 150 * branch)]
-                driver.send(
-                    make_request(driver.scheduler, name, prompt, extra_args=extra)
-                )
+            extra = hints(role, group="liar", boundaries=lie, branches=4096)
+            prompt = [*DOCUMENT, *tokens(branch, 10 + 150 * branch)]
+            driver.send(make_request(driver.scheduler, name, prompt, extra_args=extra))
         driver.step()
     driver.run(60)
 
@@ -382,8 +344,11 @@ def test_wrong_boundaries(shared: int, role: str, asynchronous: bool) -> None:
     "lie",
     [
         {"radixflow_branches": 10**9},
-        {"radixflow_shared_tokens": -1},
-        {"radixflow_shared_tokens": 2**31},
+        {"radixflow_boundaries": [0]},
+        {"radixflow_boundaries": [2**31]},
+        {"radixflow_boundaries": [20, 10]},
+        {"radixflow_boundaries": 1000},
+        {"radixflow_shared_tokens": 1000},
         {"radixflow_v": 2},
         {"radixflow_role": "owner"},
         {"radixflow_group": "../" * 50},
@@ -395,7 +360,7 @@ def test_wrong_boundaries(shared: int, role: str, asynchronous: bool) -> None:
 def test_malformed_hints_are_counted_and_ignored(lie: dict[str, object]) -> None:
     driver = Driver.on()
     for index in range(4):
-        extra = {**hints("consumer", shared=1000), **lie}
+        extra = {**hints("consumer", boundaries=[1000]), **lie}
         prompt = [*DOCUMENT, *tokens(index, 10)]
         driver.send(
             make_request(driver.scheduler, f"r{index}", prompt, extra_args=extra)
@@ -414,7 +379,7 @@ def test_another_tenants_group_id_finds_nothing() -> None:
         )
         before = len(driver.rounds)
         driver.run()
-        assert driver.rounds[before].hits == {"same-id-producer": 0}
+        assert driver.rounds[before].hits == {"same-id-0": 0}
 
 
 @BOTH
@@ -431,4 +396,4 @@ def test_groups_under_one_id_with_other_documents(asynchronous: bool) -> None:
             request.request_id = f"{index}-{request.request_id}"
         driver.send(requests)
     rounds = driver.run()
-    assert len(rounds) <= 3
+    assert len(rounds) <= 4

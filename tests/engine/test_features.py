@@ -112,9 +112,7 @@ def test_a_grammar_that_is_being_compiled_stops_nobody(
 @PRESETS
 def test_a_session_goes_on_with_more_input(preset: str) -> None:
     """vLLM's streaming input: one id, one cache, prompts that come in pieces."""
-    driver = Driver.on(
-        preset=preset, settings={"order": "group"} if "+" in preset else {}
-    )
+    driver = Driver.on(preset=preset)
     scheduler = driver.scheduler
     first = make_request(scheduler, "session", tokens("one", 100), resumable=True)
     driver.send(first)

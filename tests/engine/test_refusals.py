@@ -31,7 +31,8 @@ from tests.engine.harness import (
         ({"preset": "radixfast"}, "unknown RadixFlow policy"),
         ({"settings": {"traversl": True}}, "unknown key"),
         ({"settings": {"hold_ms": 0}}, "hold_ms"),
-        ({"settings": {"order": "random"}}, "order"),
+        ({"settings": {"order": "group"}}, "unknown key"),
+        ({"settings": {"readiness": "native"}}, "tree needs"),
         ({"preset": "radixflow", "scheduling": "priority"}, "priority"),
     ],
 )

@@ -28,7 +28,7 @@ SCARCE = (30, 40, 2000)
     load=loads(blocks=SCARCE),
     preset=st.sampled_from(sorted(POLICIES)),
     asynchronous=st.booleans(),
-    settings=st.sampled_from(({}, {"fence": "on"}, {"order": "group"})),
+    settings=st.sampled_from(({}, {"fence": "on"})),
 )
 def test_every_policy_serves_everybody(
     load: Load, preset: str, asynchronous: bool, settings: dict[str, str]

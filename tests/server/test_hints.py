@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server_ext.hints import IGNORED, STATE_ONLY, TRIM_ROWS, Hints, read_hints
+from server_ext.hints import IGNORED, TRIM_ROWS, Hints, read_hints
 
-GOLDEN = json.loads(
-    (Path(__file__).parents[1] / "contract" / "hints.json").read_text("utf-8")
-)
+CONTRACT = Path(__file__).parents[1] / "contract"
+GOLDEN = json.loads((CONTRACT / "hints.json").read_text("utf-8"))
+REFUSED = json.loads((CONTRACT / "hints_ignored.json").read_text("utf-8"))
 GOOD: dict[str, Any] = GOLDEN[1]["hints"]
 
 
@@ -21,7 +21,13 @@ def test_the_contract_is_read(case: dict[str, Any]) -> None:
     read = read_hints({"something": "else", **case["hints"]})
     assert isinstance(read, Hints)
     for name, value in case["arguments"].items():
-        assert getattr(read, name) == value
+        expected = tuple(value) if isinstance(value, list) else value
+        assert getattr(read, name) == expected
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=[case["name"] for case in REFUSED])
+def test_what_the_contract_refuses_is_ignored(case: dict[str, Any]) -> None:
+    assert read_hints(case["hints"]) is IGNORED
 
 
 def test_no_hint_of_ours_is_no_hint() -> None:
@@ -29,13 +35,11 @@ def test_no_hint_of_ours_is_no_hint() -> None:
         assert read_hints(extra) is None
 
 
-@pytest.mark.parametrize("key", GOOD.keys() - {"radixflow_shared_tokens"})
+@pytest.mark.parametrize("key", sorted(GOOD))
 def test_a_missing_hint(key: str) -> None:
     rest = {name: value for name, value in GOOD.items() if name != key}
-    expected = Hints if key == "radixflow_scored_from" else object
-    read = read_hints(rest)
-    assert isinstance(read, expected)
-    assert (read is IGNORED) == (expected is object)
+    optional = key in ("radixflow_boundaries", "radixflow_scored_from")
+    assert (read_hints(rest) is IGNORED) != optional
 
 
 @pytest.mark.parametrize(
@@ -45,7 +49,9 @@ def test_a_missing_hint(key: str) -> None:
         ("radixflow_group", ["", "a b", "x" * 129, "é", "a\n", 3, None, ["a"]]),
         ("radixflow_role", ["", "Producer", None, 1, ["consumer"]]),
         ("radixflow_branches", [0, -1, 4097, 2**63, "4", 4.0, True, None]),
-        ("radixflow_shared_tokens", [-1, 2**31, "1", 1.5, False, None, [1]]),
+        ("radixflow_boundaries", [1, "1", None, [0], [-1], [2**31], [True], [1.0]]),
+        ("radixflow_boundaries", [["1"], [2, 1], [2, 2], [[1]], {1: 2}, [1, None]]),
+        ("radixflow_boundaries", [list(range(1, 66))]),
         ("radixflow_scored_from", [-1, 2**31, "1", 1.5, True, None]),
         ("radixflow_internal", ["x", 3, None, ["trim_rows"]]),
         ("radixflow_unknown", [1]),
@@ -61,11 +67,6 @@ def test_only_our_endpoint_can_ask_for_less() -> None:
     assert isinstance(plain, Hints)
     assert isinstance(trimmed, Hints)
     assert (plain.trim_rows, trimmed.trim_rows) == (False, True)
-    consumer = read_hints({**GOOD, **STATE_ONLY})
-    producer = read_hints({**GOOD, "radixflow_role": "producer", **STATE_ONLY})
-    assert isinstance(consumer, Hints)
-    assert isinstance(producer, Hints)
-    assert (consumer.state_only, producer.state_only) == (False, True)
 
 
 _scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9)

@@ -46,3 +46,24 @@ def test_the_native_policy_adds_nothing() -> None:
     radix = POLICIES["radix"]
     assert (radix.traversal, radix.readiness, radix.hints) == (False, "native", False)
     assert radix.as_dict()["name"] == "radix"
+    assert not radix.tree
+    assert [name for name, policy in POLICIES.items() if policy.native] == ["radix"]
+    assert radix.on("cuda").native
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_costs_are_the_devices_where_nobody_set_them(device: str) -> None:
+    open_, set_ = POLICIES["radixflow+"], {"row_tokens": 0, "round_tokens": 7}
+    on_device = open_.on(device)
+    assert (open_.row_tokens, open_.round_tokens) == (None, None)
+    assert 0 < (on_device.row_tokens or 0) < (on_device.round_tokens or 0)
+    altered = policy_from_config({"radixflow": set_}, {}).on(device)
+    assert (altered.row_tokens, altered.round_tokens) == (0, 7)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"traversal": False}, {"readiness": "native"}, {"row_tokens": -1}]
+)
+def test_a_tree_without_what_it_needs(wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigurationError, match="tree|row_tokens"):
+        policy_from_config({"radixflow": wrong}, {})
