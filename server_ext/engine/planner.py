@@ -86,12 +86,10 @@ class StopPlanner:
     def _expect(self, request: Request, hints: Hints) -> None:
         """Use what a client announces: where prompts part, and its missing branches."""
         name, unit = request.request_id, self.tree.unit
-        *shared, parting = (tokens // unit for tokens in hints.boundaries)
-        self.tree.expect(name, shared)
+        depths = [tokens // unit for tokens in hints.boundaries]
+        self.tree.expect(name, depths)
         group = (request.cache_salt, hints.group)
-        if hints.role == "producer":
-            self.tree.expect(name, (parting,))
-        self.tree.expect_group(name, group, parting, hints.branches)
+        self.tree.expect_group(name, group, depths[-1], hints.branches)
 
     def admitted(self, request: Request, hit: int) -> None:
         """The request enters the batch behind a hit of `hit` tokens."""
@@ -223,7 +221,7 @@ class StopPlanner:
 
     def _next_stop(self, name: str, start: int) -> int:
         unit = self.tree.unit
-        unplanned = self._unplanned.get(name, ())
+        unplanned = self._unplanned.get(name)
         return self.tree.next_stop(name, start // unit, unplanned) * unit
 
 

@@ -312,14 +312,17 @@ class PrefixTree:
                 point.leader = item
         return None
 
-    def next_stop(self, item: Item, start: int, unplanned: Sequence[int] = ()) -> int:
+    def next_stop(
+        self, item: Item, start: int, unplanned: Sequence[int] | None = ()
+    ) -> int:
         """Where the chunk that begins at `start` should end, to leave a checkpoint.
 
         Args:
             item: a request.
             start: its computed length in units.
             unplanned: vLLM's own stops, in units and ascending, made where the request
-                is alone: then they cost nobody else a round.
+                is alone: then they cost nobody else a round.  None: the client has
+                announced where prompts part, and nothing is guessed.
 
         Returns:
             A length in units; 0: nobody is expected to resume from it.
@@ -330,10 +333,12 @@ class PrefixTree:
         ahead = [point for point in self._path(place.point) if point.depth > start]
         sharing = ahead[0].waiting if ahead else self._counts(place)
         nobody_else_waits = self.root.waiting <= sharing
-        certainty = 1.0 if unplanned and nobody_else_waits else SPECULATION
+        certainty = 1.0 if nobody_else_waits else SPECULATION
+        if not unplanned:
+            certainty = 0.0
         stop = self._planned_stop(item, place, start, ahead, certainty)
         if not stop and len(self._places) == 1:
-            stop = next((depth for depth in unplanned if depth > start), 0)
+            stop = next((depth for depth in unplanned or () if depth > start), 0)
         return stop
 
     def end_of(self, item: Item) -> Point:
