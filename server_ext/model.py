@@ -12,7 +12,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-__all__ = ["HYBRIDS", "is_hybrid"]
+from server_ext.config import ConfigurationError
+
+__all__ = ["HYBRIDS", "check_model", "is_hybrid"]
 
 HYBRIDS = frozenset(
     {
@@ -58,6 +60,35 @@ HYBRIDS = frozenset(
 )
 """Architectures that vLLM 0.32.0 or 0.33.0 marks ``IsHybrid``."""
 _ATTENTION = frozenset({"attention", "full_attention"})
+
+
+def check_model(model: str) -> None:
+    """Refuse a path that holds no model.
+
+    Args:
+        model: a folder, or a name on the Hugging Face hub (which is not looked up).
+
+    Raises:
+        ConfigurationError: there is no such path, or its ``config.json`` is missing or
+            no JSON object.
+    """
+    path = Path(model)
+    if not path.exists():
+        if model.startswith((".", "/", "~")):
+            raise ConfigurationError(f"model {model}: there is no such file or folder")
+        return
+    config = path / "config.json"
+    # Mistral's own format has the other file, and a GGUF model is a file itself.
+    if path.is_file() or (path / "params.json").exists():
+        return
+    if not config.is_file():
+        raise ConfigurationError(f"model {model}: the folder has no config.json")
+    try:
+        is_object = isinstance(json.loads(config.read_bytes()), dict)
+    except (ValueError, OSError) as error:
+        raise ConfigurationError(f"{config} cannot be read: {error}") from error
+    if not is_object:
+        raise ConfigurationError(f"{config} is no JSON object")
 
 
 def is_hybrid(model: str) -> bool:

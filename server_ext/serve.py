@@ -27,7 +27,7 @@ from server_ext.config import (
 from server_ext.demo import CHECKPOINT
 from server_ext.engine.compat import check_version
 from server_ext.engine.scheduler_name import REFUSAL_FILE, SCHEDULER
-from server_ext.model import is_hybrid
+from server_ext.model import check_model, is_hybrid
 from server_ext.smollm2 import cached_checkpoint
 
 __all__ = ["main", "vllm_arguments"]
@@ -122,7 +122,8 @@ def vllm_arguments(
     if "--page" in flags:
         flags = [flag for flag in flags if flag != "--page"]
         environment[PAGE_VARIABLE] = "1"
-    policy_from_config({}, {**environ, **environment})
+    additional = _additional_config(_value(flags, _CONFIG))
+    policy_from_config(additional, {**environ, **environment})
     page_wanted({**environ, **environment})
     for flag, reason in _REFUSED.items():
         if flag in flags:
@@ -142,7 +143,9 @@ def vllm_arguments(
             f"--dtype {dtype}: vLLM's CPU kernels for the recurrent layers of `demo` "
             "take bfloat16 only: drop --dtype"
         )
-    if model in _OURS:
+    if model not in _OURS:
+        check_model(model)
+    else:
         flags = _with_switch(_with_defaults(flags, _OURS[model]), "--enforce-eager")
         model = str(CHECKPOINT if model == "demo" else cached_checkpoint(environ))
     if hybrid(model):
@@ -187,6 +190,21 @@ def _with_policy(
         )
     rest, _ = _take(flags, _CONFIG)
     return [*rest, _CONFIG, json.dumps(config)]
+
+
+def _additional_config(given: str | None) -> object:
+    """What vLLM will read from ``--additional-config``.
+
+    Raises:
+        ConfigurationError: it is no JSON object.
+    """
+    try:
+        config = json.loads(given or "{}")
+    except ValueError as error:
+        raise ConfigurationError(f"{_CONFIG} is not JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise ConfigurationError(f"{_CONFIG} is no JSON object")
+    return config
 
 
 _CONFIG = "--additional-config"

@@ -38,7 +38,7 @@ _HELP = {
     "blocked_visits": "Visits that found a branch BLOCKED",
     "woken": "Branches that were BLOCKED and have been scheduled since",
     "recovered_rows": "Rows admitted behind a BLOCKED branch in the same round",
-    "deferred": "Times a branch was put off because it would have been cut short",
+    "deferred": "Branches that fragment deferral skipped, summed over the rounds",
     "lookups": "Prefix-cache lookups of waiting requests",
     "hints": "Requests with usable hints",
     "hints_ignored": "Requests whose hints were malformed",

@@ -102,7 +102,7 @@ class _Usage:
         for name, value in usage.items():
             setattr(self, name, getattr(self, name) + value)
 
-    def saw(self, rounds: dict[str, int] | None) -> None:
+    def note_rounds(self, rounds: dict[str, int] | None) -> None:
         if rounds is not None and rounds["first"]:
             self.first = min(self.first or rounds["first"], rounds["first"])
             self.last = max(self.last, rounds["last"])
@@ -125,7 +125,7 @@ class Group:
         request: the wire's request.
         prompts: its prompts.
         route: how this server reads rows.
-        load: of the server, told when the group has ended.
+        load: requests of all groups, counted while this group runs.
         group_id: the group's id.
         request_id: the request's id; branch i runs as ``<request_id>-<i>``.
         model: served model name, echoed.
@@ -214,7 +214,7 @@ class Group:
         except BranchFailure as failure:
             return self._failed(index, failure)
         branch = len(self.prompts.branches[index])
-        self._usage.saw(_rounds(output))
+        self._usage.note_rounds(_rounds(output))
         return self._branch_completed(
             index, reading, output, computed=branch - (output.num_cached_tokens or 0)
         )
@@ -235,7 +235,7 @@ class Group:
                 output = await self._generate(context, name, params)
         except BranchFailure as failure:
             return [self._failed(index, failure) for index in part]
-        self._usage.saw(_rounds(output))
+        self._usage.note_rounds(_rounds(output))
         computed, events = len(context) - (output.num_cached_tokens or 0), []
         for index, token in tokens.items():
             try:

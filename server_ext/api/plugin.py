@@ -11,6 +11,7 @@ from prometheus_client import REGISTRY
 from vllm.logger import init_logger
 
 from server_ext.api import page
+from server_ext.api.drain import DrainMiddleware, watch_shutdown
 from server_ext.api.exposition import SchedulerCollector
 from server_ext.api.router import router
 from server_ext.api.server import Server
@@ -39,6 +40,7 @@ class RadixFlowEndpoints:
     def attach_router(self, app: FastAPI) -> None:
         """Called once while vLLM builds its app."""
         app.include_router(router)
+        app.add_middleware(DrainMiddleware)
         if page_wanted(os.environ):
             app.include_router(page.router)
             logger.info("RadixFlow page: /radixflow")
@@ -51,6 +53,7 @@ class RadixFlowEndpoints:
             return
         server = await Server.build(engine_client, args)
         state.radixflow = server
+        watch_shutdown(engine_client, state)
         state.radixflow_shutdown = asyncio.create_task(_bound_shutdown(state))
         if server.route.ours:
             collector = SchedulerCollector(server.snapshot)

@@ -1,7 +1,7 @@
 """The wire's request and errors (``docs/wire.md``), checked as they come in.
 
-pydantic lives here because bytes enter here.  Everything behind this room may trust
-that a request is well-formed and bounded; whether it fits the model is `tokens`' job.
+Bytes enter here, so pydantic is used here.  The other modules can rely on a request
+that is well-formed and bounded; `tokens` checks whether it fits the model.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Rows, read: from vLLM's outputs to exact numbers or a named failure.
+"""Read exact log-probabilities from vLLM's outputs, or fail by name.
 
-Every way in which a row could be missing, stale or not a number ends here in a
-`BranchFailure`; nothing past this room has to doubt a log-probability.
+A row that is missing, stale or not a number becomes a `BranchFailure`, so the caller
+never has to check a log-probability.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from vllm.v1.engine.exceptions import EngineDeadError
 
+from server_ext.api.drain import draining_refusal
 from server_ext.api.encoders import Encoders
 from server_ext.api.group import Load, Route
 from server_ext.api.progress import Groups
@@ -227,3 +228,8 @@ async def _utility(engine: EngineClient, method: str, *args: Any) -> Any:
         raise RequestRefused(
             503, "engine_dead", "the engine is gone: restart the server"
         ) from error
+    except Exception as error:
+        # vLLM has no class of its own for what the engine refuses from its end on.
+        if not str(error).endswith("Server shutting down"):
+            raise
+        raise draining_refusal() from error

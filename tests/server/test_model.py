@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from server_ext.config import ConfigurationError
 from server_ext.demo import CHECKPOINT
 from server_ext.engine.compat import installed_version
 from server_ext.model import HYBRIDS, is_hybrid
@@ -60,6 +61,30 @@ def test_an_unreadable_configuration_is_for_vllm_to_refuse(
 ) -> None:
     (tmp_path / "config.json").write_text(text, encoding="utf-8")
     assert is_hybrid(str(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", None])
+def test_a_folder_without_a_configuration_is_refused(
+    tmp_path: Path, text: str | None
+) -> None:
+    if text is not None:
+        (tmp_path / "config.json").write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=r"config\.json"):
+        vllm_arguments([str(tmp_path)], {})
+
+
+@pytest.mark.parametrize("path", ["/no/such/folder", "./none", "../none", "~/none"])
+def test_a_path_that_is_not_there_is_refused(path: str) -> None:
+    with pytest.raises(ConfigurationError, match="no such file or folder"):
+        vllm_arguments([path], {})
+
+
+def test_other_formats_and_names_are_for_vllm(tmp_path: Path) -> None:
+    (tmp_path / "params.json").write_text("{}", encoding="utf-8")
+    single = tmp_path / "model.gguf"
+    single.write_bytes(b"GGUF")
+    for name in (str(tmp_path), str(single), "org/model", "model"):
+        assert vllm_arguments([name], {})[0][1] == name
 
 
 def test_only_a_hybrid_gets_flags_for_states() -> None:

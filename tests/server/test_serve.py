@@ -150,6 +150,17 @@ REFUSED = {
     ),
     "no JSON": (["m", "--policy", "radix", "--additional-config", "{"], "JSON"),
     "no object": (["m", "--policy", "radix", "--additional-config", "[]"], "JSON"),
+    "broken JSON": (["m", "--additional-config", "{policy"], "is not JSON"),
+    "a list": (["m", "--additional-config=[]"], "no JSON object"),
+    "policy in JSON": (
+        ["m", "--additional-config", '{"radixflow": {"policy": "fastest"}}'],
+        "'fastest'",
+    ),
+    "key in JSON": (
+        ["m", "--additional-config", '{"radixflow": {"polcy": "radix"}}'],
+        "'polcy'",
+    ),
+    "no such path": (["/no/such/model"], "no such file or folder"),
     "no model": (["--port", "1", "demo"], "model goes first"),
 }
 

@@ -1,0 +1,75 @@
+"""A server that is told to stop takes no more work, and says so.
+
+vLLM shuts its engine down first: with ``--shutdown-timeout`` it finishes what it has,
+and rejects every request that comes later, whose client would read an empty answer.
+From the signal on, new work is refused with 503 and ``Retry-After``, and ``/health``
+fails, so that a load balancer goes elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from server_ext.api.protocol import RequestRefused
+
+if TYPE_CHECKING:
+    from starlette.datastructures import State
+    from vllm.engine.protocol import EngineClient
+
+__all__ = ["DrainMiddleware", "draining_refusal", "watch_shutdown"]
+
+RETRY_SECONDS = 1
+"""Another replica can answer at once."""
+
+
+class DrainMiddleware:
+    """Refuse new work once the server has been told to stop.
+
+    Args:
+        app: what answers until then.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        app = self._app
+        if scope["type"] == "http" and is_draining(scope["app"].state):
+            if scope["method"] == "GET" and scope["path"] == "/health":
+                app = Response(status_code=503)
+            elif scope["method"] == "POST":
+                refusal = draining_refusal()
+                headers = {"Retry-After": str(RETRY_SECONDS), "Connection": "close"}
+                app = JSONResponse(refusal.body(), refusal.status, headers)
+        await app(scope, receive, send)
+
+
+def watch_shutdown(engine_client: EngineClient, state: State) -> None:
+    """Mark `state` as draining once vLLM shuts its engine down.
+
+    It calls ``engine_client.shutdown`` in a thread as soon as the signal has come, and
+    tells nobody else.
+    """
+    native = engine_client.shutdown
+
+    def shutdown(*args: Any, **options: Any) -> None:
+        state.radixflow_draining = True
+        native(*args, **options)
+
+    engine_client.shutdown = shutdown
+
+
+def is_draining(state: State) -> bool:
+    """Whether the server has been told to stop."""
+    return bool(getattr(state, "radixflow_draining", False))
+
+
+def draining_refusal() -> RequestRefused:
+    """The refusal of new work."""
+    return RequestRefused(
+        503, "draining", "the server is shutting down: ask another replica"
+    )
