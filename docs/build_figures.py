@@ -419,8 +419,8 @@ def trees_tables(results: dict[str, Any]) -> dict[str, str]:
         if one["arm"] == OURS:
             cells[one["load"], one["way"], one["arrival"], "before"] = one
     kinds = dict.fromkeys(key[:3] for key in cells)
-    together = [kind for kind in kinds if kind[2] == "together"]
-    others = [kind for kind in kinds if kind[2] != "together"]
+    together = [kind for kind in kinds if kind[2] in ("together", "backlog")]
+    others = [kind for kind in kinds if kind not in together]
     return {
         "trees": _by_arm(cells, together, "rounds", "{:.0f}"),
         "trees arrivals": _by_arm(cells, others, "mean_s", "{:.2f} s"),

@@ -149,3 +149,23 @@ def test_trees(exact: Served, load: str) -> None:
     assert sum(answer.usage["cached_tokens"] for answer in warm) > 0
     for answers in (crowded, warm, in_turn):
         trees.check(groups, answers, expected, trees.within(EXACT))
+
+
+@pytest.mark.parametrize(
+    "load",
+    ["w4", *(pytest.param(n, marks=pytest.mark.slow) for n in LOADS if n != "w4")],
+)
+def test_trees_of_clients_without_hints(exact: Served, load: str) -> None:
+    """Together, then once more one after another."""
+    groups = make_load(load, share=0.1)
+    prompts = [prompt for group in groups for prompt in group.prompts]
+    expected = [trees.complete(exact, prompt, fresh_salt()) for prompt in prompts]
+    salt = fresh_salt()
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        together = list(
+            pool.map(lambda prompt: trees.complete(exact, prompt, salt), prompts)
+        )
+    again = [trees.complete(exact, prompt, salt) for prompt in prompts]
+    for answers in (together, again):
+        for answer, wanted in zip(answers, expected, strict=True):
+            assert answer == pytest.approx(wanted, abs=EXACT)
