@@ -101,9 +101,8 @@ class Ledger:
 
     # -- notes ---------------------------------------------------------------------
 
-    def rejected(self, group: Group) -> None:
-        """The group does not fit the model; it is counted and not sent."""
-        del group
+    def rejected(self) -> None:
+        """A group does not fit the model; it is counted and not sent."""
         self._rejected += 1
 
     def arrived(self, group: Group, *, offered: float, sent: float) -> None:
@@ -164,12 +163,11 @@ class Ledger:
         """A request ended."""
         del self._requests[name]
 
-    def group_finished(self, group: Group, *, now: float) -> int:
-        """The last branch ended; how many groups have."""
+    def group_finished(self, group: Group, *, now: float) -> None:
+        """The group's last branch ended."""
         row = self._rows.pop(group.name)
         row.done = now
         self._done.append(row)
-        return len(self._done)
 
     # -- figures -------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import heapq
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -56,7 +56,6 @@ def replay(
     cost: Cost | None = None,
     keep_rounds: int = 0,
     record_ends: bool = True,
-    progress: Callable[[int], None] | None = None,
 ) -> Outcome:
     """Run one arm over a trace, from an empty cache to an empty queue.
 
@@ -69,7 +68,6 @@ def replay(
         keep_rounds: keep this many rounds row by row, for the timeline.
         record_ends: record what ended each round, and avoidable bubbles (costs host
             time; the synchronous engine only).
-        progress: called with the number of finished groups.
 
     Raises:
         ReplayError: the scheduler hangs.
@@ -82,7 +80,6 @@ def replay(
         asynchronous=asynchronous,
         ledger=Ledger(keep_rounds, rows=card.rows, budget=card.token_budget),
         record_ends=record_ends,
-        progress=progress,
     )
     with _no_collector():
         return engine.run()
@@ -120,7 +117,6 @@ class Engine:
     asynchronous: bool = False
     ledger: Ledger = field(default_factory=Ledger)
     record_ends: bool = False
-    progress: Callable[[int], None] | None = None
 
     clock: Clock = field(default_factory=Clock)
     device: Device = field(default_factory=Device)
@@ -152,7 +148,7 @@ class Engine:
         self.hinted = self.arm.hints and self.card.layout.recurrent > 0
         for group in self.trace.groups:
             if group.longest > self.card.max_model_len:
-                self.ledger.rejected(group)
+                self.ledger.rejected()
             elif group.session is None:
                 self._plan(group.at, group)
             else:
@@ -241,7 +237,7 @@ class Engine:
         self.clock.reach(until)
 
     def _note(self, planned: Any) -> int:
-        """Tell the ledger who starts where; the pairs that attention visits."""
+        """Record who starts where; the pairs that attention visits."""
         for new in planned.scheduled_new_reqs:
             sent, index = self._owner[new.req_id]
             self.ledger.admitted(
@@ -306,8 +302,6 @@ class Engine:
 
     def _group_finished(self, group: Group) -> None:
         del self._open[group.name]
-        done = self.ledger.group_finished(group, now=self.clock.now)
-        if self.progress is not None:
-            self.progress(done)
+        self.ledger.group_finished(group, now=self.clock.now)
         if group.session is not None:
             self._next_of(self._sessions[group.session])

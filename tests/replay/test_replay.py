@@ -188,9 +188,9 @@ class Turns(Ledger):
         assert offered >= group.at
         super().arrived(group, offered=offered, sent=sent)
 
-    def group_finished(self, group: Group, *, now: float) -> int:
+    def group_finished(self, group: Group, *, now: float) -> None:
         self.done.add(group.name)
-        return super().group_finished(group, now=now)
+        super().group_finished(group, now=now)
 
 
 @pytest.mark.parametrize("arrivals", ["poisson", "backlog"])
