@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Protocol, TypeAlias, TypeVar
 
 from radixflow_sdk import _scoring
-from radixflow_sdk._pipe import (
+from radixflow_sdk._messages import (
     BranchEvent,
     BranchFailed,
     BranchResult,
@@ -23,19 +23,19 @@ from radixflow_sdk._pipe import (
     GroupStarted,
     Plan,
 )
-from radixflow_sdk.exceptions import (
-    APIError,
-    BranchError,
-    InvalidResponseError,
-    PartialGroupError,
-)
-from radixflow_sdk.types import (
+from radixflow_sdk._results import (
     Candidate,
     GeneratedBranch,
     GenerationResult,
     GroupUsage,
     ScoredCandidate,
     ScoreResult,
+)
+from radixflow_sdk.exceptions import (
+    APIError,
+    BranchError,
+    InvalidResponseError,
+    PartialGroupError,
 )
 
 Answer: TypeAlias = BranchResult | BranchText | BranchFailed | None

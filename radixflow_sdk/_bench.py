@@ -18,8 +18,10 @@ from typing import Any
 
 from radixflow_sdk._client import RadixFlowClient
 from radixflow_sdk._config import Settings, check_count
+from radixflow_sdk._events import ClientEvent, RequestEnded
+from radixflow_sdk._requests import ScoreRequest
+from radixflow_sdk._results import Progress
 from radixflow_sdk.exceptions import APIError
-from radixflow_sdk.types import ClientEvent, Progress, RequestEnded, ScoreRequest
 
 _TEXT = (
     "river mill harbour market garden window letter winter morning station village "

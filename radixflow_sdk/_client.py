@@ -56,32 +56,32 @@ from radixflow_sdk._config import (
     refuse,
 )
 from radixflow_sdk._dispatch import Dispatcher
+from radixflow_sdk._events import ClientEvent, GroupEnded, RawResponse
 from radixflow_sdk._hints import session_id
 from radixflow_sdk._many import Outcomes, gathered
-from radixflow_sdk._pipe import BranchEvent, BranchResult, GroupRequest, Plan
+from radixflow_sdk._messages import BranchEvent, BranchResult, GroupRequest, Plan
 from radixflow_sdk._plan import make_generation_plan, make_plan, unconditional_plan
+from radixflow_sdk._requests import (
+    Document,
+    GenerationRequest,
+    Partial,
+    RouteChoice,
+    ScoreRequest,
+)
+from radixflow_sdk._results import (
+    GenerationResult,
+    LetterResult,
+    Outcome,
+    Progress,
+    RequestT,
+    ResultT,
+    ScoredCandidate,
+    ScoreResult,
+)
 from radixflow_sdk._tracing import GroupSpan, Tracing
 from radixflow_sdk._transport import HTTPClient, Transport, connect
 from radixflow_sdk._unconditional import Unconditional
 from radixflow_sdk.exceptions import APIError
-from radixflow_sdk.types import (
-    ClientEvent,
-    Document,
-    GenerationRequest,
-    GenerationResult,
-    GroupEnded,
-    LetterResult,
-    Outcome,
-    Partial,
-    Progress,
-    RawResponse,
-    RequestT,
-    ResultT,
-    RouteChoice,
-    ScoredCandidate,
-    ScoreRequest,
-    ScoreResult,
-)
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider

@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 from urllib.parse import urlsplit
 
+from radixflow_sdk._events import ClientEvent, OnResponse
+from radixflow_sdk._requests import RouteChoice
 from radixflow_sdk._tracing import Tracing
 from radixflow_sdk.exceptions import InvalidInputError
-from radixflow_sdk.types import ClientEvent, OnResponse, RouteChoice
 
 DEFAULT_BASE_URL = "http://127.0.0.1:8000"
 MOST_COUNT = 2**16

@@ -20,7 +20,8 @@ from anyio.abc import TaskGroup
 from anyio.lowlevel import RunVar
 
 from radixflow_sdk._config import RetryPolicy
-from radixflow_sdk._pipe import BranchEvent, GroupRequest
+from radixflow_sdk._events import RequestEnded, RequestSent
+from radixflow_sdk._messages import BranchEvent, GroupRequest
 from radixflow_sdk._transport import Emit, RetryingTransport, Transport
 from radixflow_sdk.exceptions import (
     APIStatusError,
@@ -28,7 +29,6 @@ from radixflow_sdk.exceptions import (
     ClientClosedError,
     WrongLoopError,
 )
-from radixflow_sdk.types import RequestEnded, RequestSent
 
 T = TypeVar("T")
 

@@ -16,8 +16,8 @@ from radixflow_sdk._client import RadixFlowClient
 from radixflow_sdk._config import RetryPolicy, read_settings
 from radixflow_sdk._exact import Trial, try_exactness
 from radixflow_sdk._findings import Finding
+from radixflow_sdk._results import ScoreResult
 from radixflow_sdk.exceptions import RadixFlowError
-from radixflow_sdk.types import ScoreResult
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from radixflow_sdk.types import Document
+from radixflow_sdk._requests import Document
 
 HINTS_VERSION = 1
 MAX_BOUNDARIES = 64

@@ -20,8 +20,8 @@ from string import ascii_uppercase
 from radixflow_sdk import _scoring
 from radixflow_sdk._config import refuse
 from radixflow_sdk._prompt import Template
+from radixflow_sdk._results import LetterChoice, LetterResult, ScoreResult
 from radixflow_sdk.exceptions import InvalidInputError
-from radixflow_sdk.types import LetterChoice, LetterResult, ScoreResult
 
 Order = tuple[int, ...]
 

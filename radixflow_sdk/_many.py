@@ -22,12 +22,8 @@ from typing import Generic, Self
 import anyio
 
 from radixflow_sdk._dispatch import ScopedTasks
-from radixflow_sdk.exceptions import (
-    ClientClosedError,
-    RadixFlowError,
-    WrongLoopError,
-)
-from radixflow_sdk.types import Outcome, Progress, RequestT, ResultT
+from radixflow_sdk._results import Outcome, Progress, RequestT, ResultT
+from radixflow_sdk.exceptions import ClientClosedError, RadixFlowError, WrongLoopError
 
 # Groups read and not yet taken, for each worker: enough to keep all of them at work
 # while a reader is busy, or while one slow group holds up ordered outcomes.

@@ -23,9 +23,9 @@ from radixflow_sdk._config import (
     read_text,
     refuse,
 )
-from radixflow_sdk._pipe import Branch, GroupRequest, Message, Plan, Sampling
+from radixflow_sdk._messages import Branch, GroupRequest, Message, Plan, Sampling
 from radixflow_sdk._prompt import Template, default_template
-from radixflow_sdk.types import (
+from radixflow_sdk._requests import (
     MAX_LABELS,
     MAX_PARTS,
     MAX_STOPS,

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from radixflow_sdk._pipe import Message
+from radixflow_sdk._messages import Message
+from radixflow_sdk._requests import Label, Scoring
 from radixflow_sdk.exceptions import InvalidInputError
-from radixflow_sdk.types import Label, Scoring
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from radixflow_sdk.types import LabelScore, Normalize, TokenScore
+    from radixflow_sdk._requests import Normalize
+    from radixflow_sdk._results import LabelScore, TokenScore
 
 
 def every_score(

@@ -10,7 +10,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from radixflow_sdk._pipe import (
+from radixflow_sdk._events import ClientEvent, GroupEnded, RequestEnded, RequestSent
+from radixflow_sdk._messages import (
     BranchEvent,
     BranchFailed,
     BranchResult,
@@ -19,7 +20,6 @@ from radixflow_sdk._pipe import (
     Plan,
 )
 from radixflow_sdk.exceptions import InvalidInputError
-from radixflow_sdk.types import ClientEvent, GroupEnded, RequestEnded, RequestSent
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer, TracerProvider

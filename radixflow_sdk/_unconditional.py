@@ -11,7 +11,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping
 
-from radixflow_sdk._pipe import Plan
+from radixflow_sdk._messages import Plan
 
 MOST = 65_536
 """Sums kept, about 10 MB; the one that was not used for longest goes first."""

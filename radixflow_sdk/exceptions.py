@@ -33,7 +33,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from radixflow_sdk.types import GeneratedBranch, ScoredCandidate
+    from radixflow_sdk._results import GeneratedBranch, ScoredCandidate
 
 
 class RadixFlowError(Exception):

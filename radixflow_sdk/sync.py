@@ -21,9 +21,10 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from radixflow_sdk._client import RadixFlowClient
 from radixflow_sdk._config import RetryPolicy, Timeouts
 from radixflow_sdk._many import Outcomes
+from radixflow_sdk._requests import RouteChoice
+from radixflow_sdk._results import Outcome, RequestT, ResultT
 from radixflow_sdk._transport import HTTPClient, Transport
 from radixflow_sdk.exceptions import ClientClosedError
-from radixflow_sdk.types import Outcome, RequestT, ResultT, RouteChoice
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from radixflow_sdk._pipe import GroupRequest, Message
+from radixflow_sdk._messages import GroupRequest, Message
+from radixflow_sdk._requests import Label
 from radixflow_sdk._transport._reads import Prompt, common_length
 from radixflow_sdk.exceptions import (
     APIStatusError,
@@ -18,7 +19,6 @@ from radixflow_sdk.exceptions import (
     InvalidRequestError,
     PluginMissingError,
 )
-from radixflow_sdk.types import Label
 
 Ids = tuple[int, ...]
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from typing import Any, Literal, TypeVar
 
-from radixflow_sdk._pipe import (
+from radixflow_sdk._messages import (
     BranchEvent,
     BranchFailed,
     BranchResult,
@@ -23,6 +23,8 @@ from radixflow_sdk._pipe import (
     GroupStarted,
     Message,
 )
+from radixflow_sdk._requests import RouteChoice
+from radixflow_sdk._results import GroupUsage, LabelScore, TokenScore, Usage
 from radixflow_sdk._transport._boundary import Encoded, Encoder, Ids, encode_group
 from radixflow_sdk._transport._http import Answer, HTTPSession
 from radixflow_sdk._transport._reads import (
@@ -35,7 +37,6 @@ from radixflow_sdk._transport._reads import (
     read_tokens,
 )
 from radixflow_sdk.exceptions import InvalidResponseError
-from radixflow_sdk.types import GroupUsage, LabelScore, RouteChoice, TokenScore, Usage
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from radixflow_sdk._hints import write_hints
-from radixflow_sdk._pipe import (
+from radixflow_sdk._messages import (
     BranchEvent,
     BranchText,
     GroupCompleted,
@@ -25,6 +25,7 @@ from radixflow_sdk._pipe import (
     Message,
     Sampling,
 )
+from radixflow_sdk._results import GroupUsage
 from radixflow_sdk._transport._boundary import Ids
 from radixflow_sdk._transport._completions import Call
 from radixflow_sdk._transport._http import Answer, HTTPSession
@@ -35,7 +36,6 @@ from radixflow_sdk.exceptions import (
     InvalidResponseError,
     StreamBrokenError,
 )
-from radixflow_sdk.types import GroupUsage
 
 Prompt = str | Ids
 

@@ -15,7 +15,12 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Any, TypeVar, cast
 
-from radixflow_sdk._pipe import BranchEvent, BranchFailed, BranchResult, GroupStarted
+from radixflow_sdk._messages import (
+    BranchEvent,
+    BranchFailed,
+    BranchResult,
+    GroupStarted,
+)
 
 T = TypeVar("T")
 E = TypeVar("E", bound=BranchEvent)

@@ -19,7 +19,8 @@ import anyio
 import tenacity
 
 from radixflow_sdk._config import RetryPolicy
-from radixflow_sdk._pipe import (
+from radixflow_sdk._events import RequestEnded, RequestSent
+from radixflow_sdk._messages import (
     BranchEvent,
     BranchFailed,
     BranchResult,
@@ -29,6 +30,7 @@ from radixflow_sdk._pipe import (
     GroupStarted,
 )
 from radixflow_sdk._plan import new_request_id
+from radixflow_sdk._results import GroupUsage, Usage
 from radixflow_sdk._transport._base import Emit, Transport
 from radixflow_sdk.exceptions import (
     APIError,
@@ -36,7 +38,6 @@ from radixflow_sdk.exceptions import (
     BranchError,
     RadixFlowError,
 )
-from radixflow_sdk.types import GroupUsage, RequestEnded, RequestSent, Usage
 
 T = TypeVar("T")
 

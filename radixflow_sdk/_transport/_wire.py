@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from radixflow_sdk._pipe import (
+from radixflow_sdk._messages import (
     BranchEvent,
     BranchFailed,
     BranchResult,
@@ -22,9 +22,10 @@ from radixflow_sdk._pipe import (
     GroupStarted,
     Message,
 )
+from radixflow_sdk._requests import Label
+from radixflow_sdk._results import GroupUsage, LabelScore, TokenScore, Usage
 from radixflow_sdk._transport._errors import NOT_VLLM
 from radixflow_sdk.exceptions import InvalidResponseError
-from radixflow_sdk.types import GroupUsage, Label, LabelScore, TokenScore, Usage
 
 WIRE_VERSION = 1
 

@@ -13,13 +13,7 @@ from rich.table import Table
 
 from radixflow_sdk._bench import Figures, Load, measure
 from radixflow_sdk._config import read_settings
-from radixflow_sdk.cli._shared import (
-    AlsoUrl,
-    Url,
-    in_flags,
-    one_server,
-    progress_bar,
-)
+from radixflow_sdk.cli._shared import AlsoUrl, Url, in_flags, one_server, progress_bar
 
 
 def bench(

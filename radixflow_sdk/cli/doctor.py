@@ -10,13 +10,7 @@ import typer
 
 from radixflow_sdk._config import read_settings
 from radixflow_sdk._doctor import examine
-from radixflow_sdk.cli._shared import (
-    AlsoUrl,
-    Url,
-    in_flags,
-    one_server,
-    read_document,
-)
+from radixflow_sdk.cli._shared import AlsoUrl, Url, in_flags, one_server, read_document
 from radixflow_sdk.exceptions import InvalidInputError
 
 _LEVELS = {"ok": "  ok", "note": "note", "warn": "WARN", "bad": " BAD"}

@@ -12,12 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from radixflow_sdk._config import Settings, read_settings
-from radixflow_sdk.cli._shared import (
-    BaseUrl,
-    ScoringName,
-    in_flags,
-    progress_bar,
-)
+from radixflow_sdk._requests import Normalize
+from radixflow_sdk.cli._shared import BaseUrl, ScoringName, in_flags, progress_bar
 from radixflow_sdk.evals.files import Question, read_questions
 from radixflow_sdk.evals.limits import INTERRUPTED, exit_status, missed, read_limit
 from radixflow_sdk.evals.measures import Measures
@@ -26,7 +22,6 @@ from radixflow_sdk.evals.report import page
 from radixflow_sdk.evals.run import Results, Setup, evaluate
 from radixflow_sdk.evals.summary import summarize
 from radixflow_sdk.exceptions import APIError
-from radixflow_sdk.types import Normalize
 
 SHOWN = 10
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from radixflow_sdk._plan import make_plan
+from radixflow_sdk._requests import MAX_BRANCHES, ScoreRequest
 from radixflow_sdk.exceptions import InvalidInputError
-from radixflow_sdk.types import MAX_BRANCHES, ScoreRequest
 
 __all__ = ["RESULTS_KEY", "Question", "read_questions"]
 

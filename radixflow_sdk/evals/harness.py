@@ -26,6 +26,8 @@ from lm_eval.models.openai_completions import LocalCompletionsAPI
 from tqdm import tqdm
 
 from radixflow_sdk._config import RetryPolicy, Settings, Timeouts, read_settings
+from radixflow_sdk._requests import MAX_BRANCHES, ScoreRequest
+from radixflow_sdk._results import Candidate
 from radixflow_sdk.evals.prefixes import Tokens, split_contexts
 from radixflow_sdk.exceptions import (
     InvalidInputError,
@@ -34,7 +36,6 @@ from radixflow_sdk.exceptions import (
     UnsupportedError,
 )
 from radixflow_sdk.sync import RadixFlow
-from radixflow_sdk.types import MAX_BRANCHES, Candidate, ScoreRequest
 
 __all__ = ["NAME", "RadixFlowLM", "main", "register"]
 

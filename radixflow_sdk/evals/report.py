@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from radixflow_sdk._requests import Normalize
 from radixflow_sdk.evals.measures import Bin, Measures
 from radixflow_sdk.evals.summary import Summary, Wrong
-from radixflow_sdk.types import Normalize
 
 __all__ = ["PAGE_BEGINS", "page"]
 

@@ -20,6 +20,8 @@ from typing import Any, Self
 
 from radixflow_sdk._config import Settings
 from radixflow_sdk._plan import make_plan
+from radixflow_sdk._requests import Normalize, ScoreRequest, Scoring
+from radixflow_sdk._results import ScoreResult
 from radixflow_sdk.evals.files import RESULTS_KEY, Question
 from radixflow_sdk.exceptions import (
     APIConnectionError,
@@ -33,7 +35,6 @@ from radixflow_sdk.exceptions import (
     RadixFlowError,
 )
 from radixflow_sdk.sync import RadixFlow
-from radixflow_sdk.types import Normalize, ScoreRequest, ScoreResult, Scoring
 
 __all__ = ["Failure", "Results", "Setup", "evaluate"]
 

@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from radixflow_sdk._requests import Normalize
 from radixflow_sdk.evals.files import Question
 from radixflow_sdk.evals.measures import Measures, measure
 from radixflow_sdk.evals.run import Results, Setup
 from radixflow_sdk.exceptions import PartialGroupError, RadixFlowError
-from radixflow_sdk.types import Normalize
 
 __all__ = ["Summary", "Wrong", "summarize"]
 

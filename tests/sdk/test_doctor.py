@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from radixflow_sdk import cli
 from radixflow_sdk._doctor import look_at_results, look_at_stats
+from radixflow_sdk._results import ScoreResult
 from radixflow_sdk.sync import RadixFlow
 from radixflow_sdk.testing import FakeServer, Fault
-from radixflow_sdk.types import ScoreResult
 
 RUN = CliRunner()
 STATS = FakeServer()._stats()

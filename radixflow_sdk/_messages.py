@@ -1,7 +1,7 @@
 """What travels the pipe: one unit, as each room hands it on.
 
 `Branch` (planned) -> `GroupRequest` (sent) -> `BranchEvent` (answered) ->
-`BranchResult` (kept) -> `types.Candidate` (ranked).
+`BranchResult` (kept) -> `Candidate` (ranked).
 
 This room must not do anything but check that a `Plan`'s parts fit together. Values are
 frozen and slotted.
@@ -13,19 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from radixflow_sdk._events import OnResponse
+from radixflow_sdk._requests import MAX_BRANCHES, Label, Normalize, Scoring
+from radixflow_sdk._results import GroupUsage, LabelScore, Route, TokenScore, Usage
 from radixflow_sdk.exceptions import InvalidInputError
-from radixflow_sdk.types import (
-    MAX_BRANCHES,
-    GroupUsage,
-    Label,
-    LabelScore,
-    Normalize,
-    OnResponse,
-    Route,
-    Scoring,
-    TokenScore,
-    Usage,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
