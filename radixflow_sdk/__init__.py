@@ -1,7 +1,6 @@
 """RadixFlow: given this document, which of these candidates?
 
-The door: everything public is named here. It must not hold code. Users' tests find a
-server that is none in `radixflow_sdk.testing`.
+Everything public is exported here, but for the fakes in `radixflow_sdk.testing`.
 """
 
 from radixflow_sdk._client import RadixFlowClient

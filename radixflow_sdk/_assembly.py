@@ -1,9 +1,8 @@
-"""From events to an answer: a pure fold, and what is made of its last state.
+"""From events to an answer: a pure fold, and the result of its last state.
 
-``fold(state, event)`` returns a new state and touches nothing; branch events may come
-in any order. It refuses what cannot be (a branch twice, a branch that was never sent, a
-group that ends with a branch missing), so that a wrong server is an error and never a
-wrong number. This room must not do I/O and must not know where events come from.
+``fold(state, event)`` returns a new state; branch events may come in any order. It
+refuses what cannot be (a branch twice, a branch that was never sent, a group that ends
+with a branch missing), so that a wrong server is an error and never a wrong number.
 """
 
 from __future__ import annotations
@@ -43,7 +42,8 @@ Answer: TypeAlias = BranchResult | BranchText | BranchFailed | None
 Result = TypeVar("Result", covariant=True)
 
 _FINISHED = (BranchResult, BranchText)
-_ROW = 64  # MAX_BRANCHES is its square
+# A new state copies one row of answers, not all of them.
+_ROW = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

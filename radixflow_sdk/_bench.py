@@ -1,9 +1,8 @@
-"""A small load on a running server, and what it came to.
+"""A small load on a running server, and its figures.
 
-What this client saw, and what the server's own counters say of the same time; nothing
-is compared and nothing judged. The documents are random words under a salt of their
-own, so that the first question on each is cold. This room must not write to the
-terminal.
+The figures are what this client measured, and what the server's counters say of the
+same time. The documents are random words under a salt of their own, so that the first
+question on each is cold.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""What travels the pipe: one unit, as each room hands it on.
+"""What travels through the client, from a checked call to the server and back.
 
-`Branch` (planned) -> `GroupRequest` (sent) -> `BranchEvent` (answered) ->
-`BranchResult` (kept) -> `Candidate` (ranked).
-
-This room must not do anything but check that a `Plan`'s parts fit together. Values are
-frozen and slotted.
+`Branch` (planned) -> `GroupRequest` (sent) -> `BranchEvent` (received) ->
+`BranchResult` (kept) -> `Candidate` (ranked). Values are frozen and slotted.
 """
 
 from __future__ import annotations
@@ -71,7 +68,7 @@ class GroupRequest:
             groups: the end of each part but the last, in characters or tokens.
         extra_headers: Sent as they are.
         extra_body: Added to the body as it is.
-        on_response: Told of every HTTP answer.
+        on_response: Called with every HTTP answer.
     """
 
     model: str | None

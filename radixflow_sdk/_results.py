@@ -319,7 +319,7 @@ class GenerationResult:
         group_id: The group, as the server's log and metrics name it.
         request_id: ``X-Request-ID`` of the group's last request.
         model: The model that wrote.
-        shared_tokens: Tokens that all prompts begin with, as the server was told; 0
+        shared_tokens: Tokens that all prompts begin with, as the hints say; 0
             where that was not known.
         prompt_tokens: Over all branches. How many came from the prefix cache, such
             answers do not tell.

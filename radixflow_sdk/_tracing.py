@@ -1,8 +1,7 @@
-"""OpenTelemetry spans: one a group, a child for each branch, ``traceparent`` sent on.
+"""OpenTelemetry spans: one for each group, with a child for each branch.
 
-The only importer of opentelemetry's API (extra ``otel``), and only when asked: without
-``tracing`` nothing here runs. Spans carry ids, counts and error names, and never a
-text. This room must not configure exporters.
+Imports opentelemetry's API (extra ``otel``) only when tracing is asked for. Spans carry
+ids, counts and error names, never a text.
 """
 
 from __future__ import annotations

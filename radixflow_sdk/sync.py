@@ -1,8 +1,7 @@
 """`RadixFlow`: the client for code without an event loop.
 
-A thin portal: an event loop in a thread of its own, with a `RadixFlowClient` in it. The
-signatures are taken from the asynchronous methods, so there is no twin to keep in step.
-This room must not contain behaviour.
+An event loop in a thread, with a `RadixFlowClient` in it. The signatures are taken from
+the asynchronous methods.
 """
 
 from __future__ import annotations

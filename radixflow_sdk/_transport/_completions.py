@@ -1,10 +1,10 @@
-"""A server without the plug-in: exact scores through its ``/v1/completions``.
+"""Exact scores through ``/v1/completions``, on a server without the plug-in.
 
-Two ways, neither of which can read a wrong row. ``trie``: one completion of one token
-for each distinct beginning of an option, whose own row is always computed while the
-document comes from the prefix cache. ``echo``: every row of the whole prompt, for which
-vLLM leaves its cache alone. Slower than the plug-in by far, and said so in the result.
-This room must not retry.
+There are two ways, and neither can read a wrong logits row. ``trie``: one completion of
+one token for each distinct beginning of an option; its logits row is always computed,
+while the document comes from the prefix cache. ``echo``: every logits row of the whole
+prompt, for which vLLM does not read its cache. Both are much slower than the plug-in;
+the result says which route was taken.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ async def _read(
     left = list(range(count))
     for pack in trie.packs():
         prompts = [(*trie.shared, *end) for end in pack.ends]
-        trie.take(pack, await call.complete(prompts, list(pack.ids)))
+        trie.add(pack, await call.complete(prompts, list(pack.ids)))
         done = [index for index in left if trie.complete(index)]
         left = [index for index in left if index not in done]
         for index in done:

@@ -108,7 +108,7 @@ class HTTPSession:
             headers: Sent, with the key.
             content: The body to send.
             group_id: For errors.
-            on_response: Told of the answer, whatever its status, once it is over.
+            on_response: Called with the answer, whatever its status, once it is over.
 
         Raises:
             APIError: There is none, or it breaks while it is read.

@@ -1,8 +1,8 @@
 """The wire's messages (docs/wire.md, version 1): requests written, events read.
 
-Bytes become values here and nowhere else, checked for type, range and sense, so that a
-wrong server is an error and never a wrong number. Unknown events and fields are
-ignored, as the wire asks. This room must not do I/O.
+Everything that comes in is checked for type, range and sense, so that a wrong server is
+an error and never a wrong number. Unknown events and fields are ignored, as the wire
+asks.
 """
 
 from __future__ import annotations

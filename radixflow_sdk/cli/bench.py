@@ -60,8 +60,8 @@ def bench(
         )
     if figures.error is not None:
         why = in_flags(figures.error, context)
-        told = f"radixflow: {figures.failed} of {groups} failed; first: {why}"
-        typer.echo(told, err=True)
+        sentence = f"radixflow: {figures.failed} of {groups} failed; first: {why}"
+        typer.echo(sentence, err=True)
     if as_json:
         both = {"load": dataclasses.asdict(load), "seen": dataclasses.asdict(figures)}
         typer.echo(json.dumps(both))

@@ -25,7 +25,7 @@ def doctor(
         typer.Option(help="Text file of the length that you will use, '-' for stdin."),
     ] = None,
     model: Annotated[str | None, typer.Option(help="A served model.")] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds for each look.")] = 120.0,
+    timeout: Annotated[float, typer.Option(help="Seconds for each check.")] = 120.0,
     exact: Annotated[
         bool,
         typer.Option(
@@ -33,7 +33,7 @@ def doctor(
         ),
     ] = False,
 ) -> None:
-    """Look at a server: what is wrong with it, and what to change.
+    """Examine a server: what is wrong with it, and what to change.
 
     Ends with 0 where nothing is bad, with 1 where something is; a WARN costs only
     speed.

@@ -85,7 +85,7 @@ def evaluate_file(
     )
     odd: list[str] = []
     everything = read_questions(file, warn=odd.append)
-    _tell_some([f"note: {told}" for told in odd], "notes")
+    _tell_some([f"note: {sentence}" for sentence in odd], "notes")
     questions = everything[:limit]
     path = output or results_path(file)
     check_apart("output", path, {"question file": file})
@@ -103,7 +103,7 @@ def evaluate_file(
     if as_json:
         typer.echo(json.dumps(summary.as_json()))
     elif summary.answered:
-        typer.echo(f"{summary.told}; details in {path}")
+        typer.echo(f"{summary.headline}; details in {path}")
         _show_measures(summary.measures)
     if report is not None:
         _write_report(report, page(summary), quiet=as_json)

@@ -123,7 +123,7 @@ class RadixFlowLM(LocalCompletionsAPI):  # type: ignore[misc] # lm_eval is untyp
         self._cache_salt = cache_salt
         name = model or pretrained
         if name is None or max_length is None:
-            first, longest = _look(self._settings)
+            first, longest = _model_and_length(self._settings)
             name = name or first
             max_length = longest if max_length is None else max_length
         if not isinstance(max_length, int):
@@ -336,8 +336,8 @@ def _root(base_url: str) -> str:
     return url
 
 
-def _look(settings: Settings) -> tuple[str, int | None]:
-    """The server's first model, and the most tokens that a prompt may have, if told."""
+def _model_and_length(settings: Settings) -> tuple[str, int | None]:
+    """The server's first model, and the most tokens that a prompt may have."""
     served: Mapping[str, Any] = {}
     with RadixFlow(
         settings.base_urls, timeout=settings.timeouts, retry=settings.retry

@@ -1,7 +1,4 @@
-"""What a run came to: for the terminal, for programs and for the page.
-
-This room must not ask a server, and must not write anything.
-"""
+"""The figures of a run: for the terminal, for programs and for the page."""
 
 from __future__ import annotations
 
@@ -74,7 +71,7 @@ class Summary:
         return sum(map(len, self.failures.values()))
 
     @property
-    def told(self) -> str:
+    def headline(self) -> str:
         """One sentence: how many, of what, by whom, and from when."""
         who = "" if self.model is None else f", answered by {self.model}"
         since = ""

@@ -1,4 +1,4 @@
-"""`FakeServer`: an ASGI app that speaks the wire, and breaks it on demand."""
+"""`FakeServer`: an ASGI app that speaks the wire, and fails on demand."""
 
 from __future__ import annotations
 
