@@ -1,13 +1,29 @@
 """RadixFlow: given this document, which of these candidates?
 
-The door: everything public is named here. It must not hold code. Users' tests find a
-server that is none in `radixflow_sdk.testing`.
+Everything public is exported here, but for the fakes in `radixflow_sdk.testing`.
 """
 
 from radixflow_sdk._client import RadixFlowClient
 from radixflow_sdk._config import RetryPolicy, Timeouts
+from radixflow_sdk._events import GroupEnded, RawResponse, RequestEnded, RequestSent
 from radixflow_sdk._many import Outcomes
 from radixflow_sdk._prompt import Template
+from radixflow_sdk._requests import GenerationRequest, ScoreRequest
+from radixflow_sdk._results import (
+    Candidate,
+    GeneratedBranch,
+    GenerationResult,
+    GroupUsage,
+    LabelScore,
+    LetterChoice,
+    LetterResult,
+    Outcome,
+    Progress,
+    ScoredCandidate,
+    ScoreResult,
+    TokenScore,
+    Usage,
+)
 from radixflow_sdk._transport import Transport
 from radixflow_sdk.exceptions import (
     APIConnectionError,
@@ -34,27 +50,6 @@ from radixflow_sdk.exceptions import (
     WrongLoopError,
 )
 from radixflow_sdk.sync import RadixFlow
-from radixflow_sdk.types import (
-    Candidate,
-    GeneratedBranch,
-    GenerationRequest,
-    GenerationResult,
-    GroupEnded,
-    GroupUsage,
-    LabelScore,
-    LetterChoice,
-    LetterResult,
-    Outcome,
-    Progress,
-    RawResponse,
-    RequestEnded,
-    RequestSent,
-    ScoredCandidate,
-    ScoreRequest,
-    ScoreResult,
-    TokenScore,
-    Usage,
-)
 
 __all__ = [
     "APIConnectionError",

@@ -1,9 +1,8 @@
-"""From events to an answer: a pure fold, and what is made of its last state.
+"""From events to an answer: a pure fold, and the result of its last state.
 
-``fold(state, event)`` returns a new state and touches nothing; branch events may come
-in any order. It refuses what cannot be (a branch twice, a branch that was never sent, a
-group that ends with a branch missing), so that a wrong server is an error and never a
-wrong number. This room must not do I/O and must not know where events come from.
+``fold(state, event)`` returns a new state; branch events may come in any order. It
+refuses what cannot be (a branch twice, a branch that was never sent, a group that ends
+with a branch missing), so that a wrong server is an error and never a wrong number.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from itertools import chain
 from typing import Protocol, TypeAlias, TypeVar
 
 from radixflow_sdk import _scoring
-from radixflow_sdk._pipe import (
+from radixflow_sdk._messages import (
     BranchEvent,
     BranchFailed,
     BranchResult,
@@ -23,13 +22,7 @@ from radixflow_sdk._pipe import (
     GroupStarted,
     Plan,
 )
-from radixflow_sdk.exceptions import (
-    APIError,
-    BranchError,
-    InvalidResponseError,
-    PartialGroupError,
-)
-from radixflow_sdk.types import (
+from radixflow_sdk._results import (
     Candidate,
     GeneratedBranch,
     GenerationResult,
@@ -37,13 +30,20 @@ from radixflow_sdk.types import (
     ScoredCandidate,
     ScoreResult,
 )
+from radixflow_sdk.exceptions import (
+    APIError,
+    BranchError,
+    InvalidResponseError,
+    PartialGroupError,
+)
 
 Answer: TypeAlias = BranchResult | BranchText | BranchFailed | None
 
 Result = TypeVar("Result", covariant=True)
 
 _FINISHED = (BranchResult, BranchText)
-_ROW = 64  # MAX_BRANCHES is its square
+# A new state copies one row of answers, not all of them.
+_ROW = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,8 @@
-"""A small load on a running server, and what it came to.
+"""A small load on a running server, and its figures.
 
-What this client saw, and what the server's own counters say of the same time; nothing
-is compared and nothing judged. The documents are random words under a salt of their
-own, so that the first question on each is cold. This room must not write to the
-terminal.
+The figures are what this client measured, and what the server's counters say of the
+same time. The documents are random words under a salt of their own, so that the first
+question on each is cold.
 """
 
 from __future__ import annotations
@@ -18,8 +17,10 @@ from typing import Any
 
 from radixflow_sdk._client import RadixFlowClient
 from radixflow_sdk._config import Settings, check_count
+from radixflow_sdk._events import ClientEvent, RequestEnded
+from radixflow_sdk._requests import ScoreRequest
+from radixflow_sdk._results import Progress
 from radixflow_sdk.exceptions import APIError
-from radixflow_sdk.types import ClientEvent, Progress, RequestEnded, ScoreRequest
 
 _TEXT = (
     "river mill harbour market garden window letter winter morning station village "

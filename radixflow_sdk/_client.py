@@ -1,9 +1,8 @@
-"""`RadixFlowClient`: the door of the house, and the story of one call.
+"""`RadixFlowClient`: the story of one call.
 
     plan -> requests -> events -> state -> result
 
-Each step is a room of its own; this one only puts them in order, and must not contain
-their decisions.
+Each step is a module of its own; the client puts them in order.
 """
 
 from __future__ import annotations
@@ -56,32 +55,32 @@ from radixflow_sdk._config import (
     refuse,
 )
 from radixflow_sdk._dispatch import Dispatcher
+from radixflow_sdk._events import ClientEvent, GroupEnded, RawResponse
 from radixflow_sdk._hints import session_id
 from radixflow_sdk._many import Outcomes, gathered
-from radixflow_sdk._pipe import BranchEvent, BranchResult, GroupRequest, Plan
+from radixflow_sdk._messages import BranchEvent, BranchResult, GroupRequest, Plan
 from radixflow_sdk._plan import make_generation_plan, make_plan, unconditional_plan
+from radixflow_sdk._requests import (
+    Document,
+    GenerationRequest,
+    Partial,
+    RouteChoice,
+    ScoreRequest,
+)
+from radixflow_sdk._results import (
+    GenerationResult,
+    LetterResult,
+    Outcome,
+    Progress,
+    RequestT,
+    ResultT,
+    ScoredCandidate,
+    ScoreResult,
+)
 from radixflow_sdk._tracing import GroupSpan, Tracing
 from radixflow_sdk._transport import HTTPClient, Transport, connect
 from radixflow_sdk._unconditional import Unconditional
 from radixflow_sdk.exceptions import APIError
-from radixflow_sdk.types import (
-    ClientEvent,
-    Document,
-    GenerationRequest,
-    GenerationResult,
-    GroupEnded,
-    LetterResult,
-    Outcome,
-    Partial,
-    Progress,
-    RawResponse,
-    RequestT,
-    ResultT,
-    RouteChoice,
-    ScoredCandidate,
-    ScoreRequest,
-    ScoreResult,
-)
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -228,10 +227,10 @@ class RadixFlowClient:
             retry: How often, and how patiently, a group is sent again.
             extra_headers: Sent with every group; they go before the client's own.
             extra_body: Fields added to every group's body, such as ``priority``.
-            on_event: Told of every request and group, in the event loop, so it must be
-                quick. What it raises is logged and goes no further.
-            on_response: Told of every HTTP answer to a group once it is over, refusals
-                and cut ones too: status, headers, request id, the bytes that were read.
+            on_event: Called with an event for every request and group, in the event
+                loop, so it must be quick. What it raises is logged and goes no further.
+            on_response: Called with every HTTP answer to a group once it is over,
+                refusals and cut ones too: status, headers, request id, the bytes read.
                 ``on_response=answers.append`` collects them. As quick as ``on_event``.
             tracing: True, or a ``TracerProvider``: an OpenTelemetry span for each
                 group with a child for each branch, and ``traceparent`` on every
@@ -457,7 +456,7 @@ class RadixFlowClient:
                 end.
             errors: ``return`` a failed group as an outcome like the others, or
                 ``raise`` its error when its turn comes.
-            progress: Told after each outcome.
+            progress: Called with a `Progress` after each outcome.
 
         Raises:
             InvalidInputError: An argument is not usable.
@@ -594,14 +593,14 @@ class RadixFlowClient:
 
     async def _perform(self, request: AnyRequest, call: _Call, finish: Finish[T]) -> T:
         keep_partial = request.partial == "return"
-        with call.told():
+        with call.reported():
             try:
                 await self._dispatcher.run(
                     await self._address(request, call),
                     total=self._total(request),
                     retry=self._options.retry,
                     emit=call.emit,
-                    take=call.take,
+                    on_event=call.add,
                 )
             except APIError as error:
                 return call.end(finish, error, keep_partial=keep_partial)
@@ -631,7 +630,7 @@ class RadixFlowClient:
         sums = await self._sums_without_document(request, plan)
         call = self._call(plan, sums)
         keep_partial = request.partial == "return"
-        with call.told():
+        with call.reported():
             try:
                 events = self._dispatcher.events(
                     await self._address(request, call),
@@ -641,7 +640,7 @@ class RadixFlowClient:
                 )
                 async with aclosing(events):
                     async for event in events:
-                        call.take(event)
+                        call.add(event)
                         if isinstance(event, BranchResult):
                             for candidate in call.candidates_of(event):
                                 yield candidate
@@ -722,7 +721,7 @@ def _tell(name: str, hook: Callable[[E], None], event: E) -> None:
 
 
 class _Call:
-    """One group on its way: its state, and what is told of it."""
+    """One group under way: its state, its span and its events."""
 
     def __init__(
         self,
@@ -738,7 +737,7 @@ class _Call:
         self._state = _assembly.begin(plan, unconditional=unconditional)
         self._emit = emit
 
-    def take(self, event: BranchEvent) -> None:
+    def add(self, event: BranchEvent) -> None:
         self._state = _assembly.fold(self._state, event)
         if self._span is not None:
             self._span.record(event)
@@ -764,7 +763,7 @@ class _Call:
         )
 
     @contextmanager
-    def told(self) -> Iterator[None]:
+    def reported(self) -> Iterator[None]:
         failed: BaseException | None = None
         try:
             yield

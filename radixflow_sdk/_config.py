@@ -1,9 +1,8 @@
 """Settings as frozen values: where the server is, how long to wait, how often to retry.
 
-Every value is checked when it is made, so that nothing later can be wrong. This is the
-only room that reads environment variables: ``RADIXFLOW_BASE_URL`` (several with commas
-between them), ``RADIXFLOW_API_KEY``. It must not open anything, and neither the API key
-nor a header may show in a repr or an error.
+Every value is checked when it is made. This is the only module that reads environment
+variables: ``RADIXFLOW_BASE_URL`` (several with commas between them) and
+``RADIXFLOW_API_KEY``. Neither the API key nor a header shows in a repr or an error.
 """
 
 from __future__ import annotations
@@ -17,12 +16,13 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 from urllib.parse import urlsplit
 
+from radixflow_sdk._events import ClientEvent, OnResponse
+from radixflow_sdk._requests import RouteChoice
 from radixflow_sdk._tracing import Tracing
 from radixflow_sdk.exceptions import InvalidInputError
-from radixflow_sdk.types import ClientEvent, OnResponse, RouteChoice
 
 DEFAULT_BASE_URL = "http://127.0.0.1:8000"
-MOST_COUNT = 2**16
+MAX_COUNT = 2**16
 _SHOWN = 80
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
@@ -248,7 +248,7 @@ def check_number(
         raise refuse(name, value, f"give a finite number {bound} {least:g}")
 
 
-def check_count(name: str, value: object, *, most: int = MOST_COUNT) -> None:
+def check_count(name: str, value: object, *, most: int = MAX_COUNT) -> None:
     """Refuse what is not a whole number from 1 to ``most``.
 
     Raises:

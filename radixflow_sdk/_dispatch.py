@@ -1,9 +1,9 @@
-"""When things happen: how many groups at a time, how long each may take, and the end.
+"""When groups run: how many at a time, how long each may take, and cancellation.
 
-A group waits for its turn first; its clock starts when its work does. Every wait runs
-in a cancel scope of its own that is left before an event is handed on, so that a
-consumer may stop, be cancelled or come back from another task. When the server pushes
-back, there are fewer turns. This room must not look into requests or events.
+A group waits for its turn first; its clock starts with its work. Every wait runs in a
+cancel scope of its own that is left before an event is handed on, so that a consumer
+may stop, be cancelled or come back from another task. When the server pushes back,
+fewer groups run at a time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from anyio.abc import TaskGroup
 from anyio.lowlevel import RunVar
 
 from radixflow_sdk._config import RetryPolicy
-from radixflow_sdk._pipe import BranchEvent, GroupRequest
+from radixflow_sdk._events import RequestEnded, RequestSent
+from radixflow_sdk._messages import BranchEvent, GroupRequest
 from radixflow_sdk._transport import Emit, RetryingTransport, Transport
 from radixflow_sdk.exceptions import (
     APIStatusError,
@@ -28,7 +29,6 @@ from radixflow_sdk.exceptions import (
     ClientClosedError,
     WrongLoopError,
 )
-from radixflow_sdk.types import RequestEnded, RequestSent
 
 T = TypeVar("T")
 
@@ -152,16 +152,16 @@ class Dispatcher:
         total: float | None,
         retry: RetryPolicy,
         emit: Emit,
-        take: Callable[[BranchEvent], None],
+        on_event: Callable[[BranchEvent], None],
     ) -> None:
-        """Run one group, and hand each event to ``take`` as it comes.
+        """Run one group, and hand each event to ``on_event`` as it comes.
 
         Args:
             request: The group.
             total: Seconds for the group's own work; None for no limit.
             retry: How often, and how patiently, it is sent again.
-            emit: Told of every request.
-            take: Told of every event.
+            emit: Called when a request is sent and when it is over.
+            on_event: Called with every event.
 
         Raises:
             APIError: The group failed.
@@ -173,7 +173,7 @@ class Dispatcher:
         async def work() -> None:
             async with aclosing(self._events(request, retry, emit)) as events:
                 async for event in events:
-                    take(event)
+                    on_event(event)
 
         async with self._turn(request):
             await self._within(total, _deadline(total), work)

@@ -16,8 +16,8 @@ from radixflow_sdk._client import RadixFlowClient
 from radixflow_sdk._config import RetryPolicy, read_settings
 from radixflow_sdk._exact import Trial, try_exactness
 from radixflow_sdk._findings import Finding
+from radixflow_sdk._results import ScoreResult
 from radixflow_sdk.exceptions import RadixFlowError
-from radixflow_sdk.types import ScoreResult
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ async def examine(
     timeout: float | None = None,
     exact: bool = False,
 ) -> AsyncGenerator[Finding, None]:
-    """Look at one server; yield each finding as it is made.
+    """Examine one server; yield each finding as it is made.
 
     Args:
         base_url: The server.
@@ -71,7 +71,7 @@ async def examine(
             client.stats, "has the plug-in", "does not show that it has the plug-in"
         )
         yield finding
-        for finding in [] if stats is None else look_at_stats(stats):
+        for finding in [] if stats is None else check_stats(stats):
             yield finding
         text = SAMPLE if document is None else document
         salt = f"doctor-{uuid.uuid4().hex}"
@@ -87,7 +87,7 @@ async def examine(
             results.append(result)
         cold, warm = results
         measured = (stats or {}).get("settings") or {}
-        for finding in look_at_results(cold, warm, measured):
+        for finding in check_results(cold, warm, measured):
             yield finding
         if exact:
             async for finding in _compare_scores(client, stats or {}):
@@ -125,8 +125,8 @@ async def _ask(
     return answer, Finding(level="ok", what=f"{good}{named} ({spent:.0f} ms)")
 
 
-def look_at_stats(stats: Mapping[str, Any]) -> list[Finding]:
-    """What the server's own account tells."""
+def check_stats(stats: Mapping[str, Any]) -> list[Finding]:
+    """What the server's statistics say."""
     versions = f"RadixFlow {stats.get('version')} on vLLM {stats.get('vllm_version')}"
     findings = [Finding(level="ok", what=versions)]
     scheduler, settings = stats.get("scheduler"), stats.get("settings")
@@ -138,7 +138,7 @@ def look_at_stats(stats: Mapping[str, Any]) -> list[Finding]:
         what = f"its scheduler is {scheduler}, policy {policy.get('name')}"
         findings.append(Finding(level="ok", what=what))
     if isinstance(engine := stats.get("engine"), Mapping):
-        findings += _look_at_engine(engine, settings or {})
+        findings += _check_engine(engine, settings or {})
     if not isinstance(settings, Mapping):
         return findings
     if not settings.get("prefix_caching"):
@@ -154,7 +154,7 @@ def look_at_stats(stats: Mapping[str, Any]) -> list[Finding]:
     return findings
 
 
-def _look_at_engine(
+def _check_engine(
     engine: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> list[Finding]:
     scheduling = "asynchronous" if settings.get("async_scheduling") else "synchronous"
@@ -170,11 +170,11 @@ def _look_at_engine(
     return findings
 
 
-def look_at_results(
+def check_results(
     cold: ScoreResult, warm: ScoreResult, settings: Mapping[str, Any]
 ) -> list[Finding]:
-    """What two answers about one document tell, of its length and of reuse."""
-    findings = _look_at_reuse(warm, settings)
+    """What two answers about one document say of its length and of reuse."""
+    findings = _check_reuse(warm, settings)
     apart = _difference(cold, warm)
     what = f"cold and cached scores differ by at most {apart:.3f} nat"
     if apart > _ROUNDING:
@@ -185,7 +185,7 @@ def look_at_results(
     return findings
 
 
-def _look_at_reuse(warm: ScoreResult, settings: Mapping[str, Any]) -> list[Finding]:
+def _check_reuse(warm: ScoreResult, settings: Mapping[str, Any]) -> list[Finding]:
     if warm.route != "branches":
         what = "how much of a repeated document is reused only the plug-in tells"
         return [Finding(level="note", what=what)]
@@ -215,7 +215,7 @@ def _look_at_reuse(warm: ScoreResult, settings: Mapping[str, Any]) -> list[Findi
     findings = [] if most is None else [Finding(level="ok", what=length)]
     if cached == 0:
         change = (
-            "every branch computes the whole document: mend what is BAD above, or give "
+            "every branch computes the whole document: fix what is BAD above, or give "
             "the cache more room (--gpu-memory-utilization, --kv-cache-memory-bytes)"
         )
         findings.append(Finding(level="bad", what=reuse, change=change))

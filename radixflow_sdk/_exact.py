@@ -19,9 +19,9 @@ import anyio
 from radixflow_sdk._client import RadixFlowClient
 from radixflow_sdk._findings import Finding
 from radixflow_sdk._prompt import Template
-from radixflow_sdk.types import ScoreResult
+from radixflow_sdk._results import ScoreResult
 
-__all__ = ["Case", "Trial", "cases", "lengths", "look_at_hits", "try_exactness"]
+__all__ = ["Case", "Trial", "cases", "check_hits", "lengths", "try_exactness"]
 
 Ids = tuple[int, ...]
 
@@ -162,10 +162,10 @@ async def try_exactness(
             what=f"{phase}: {largest.numbers} scores of {how_many} groups differ from "
             f"those alone by at most {largest.nats:.4f} nat",
         )
-    yield look_at_hits(trial.hits, made, settings)
+    yield check_hits(trial.hits, made, settings)
 
 
-def look_at_hits(
+def check_hits(
     hits: Mapping[str, int], made: Sequence[Case], settings: Mapping[str, Any]
 ) -> Finding:
     """Whether a repeated group resumed as far as it can."""

@@ -1,4 +1,4 @@
-"""What a look at a server finds."""
+"""What an examination of a server finds."""
 
 from __future__ import annotations
 

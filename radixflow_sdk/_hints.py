@@ -1,8 +1,7 @@
-"""The wire's hints, written (docs/wire.md, "Hints"), and the id that steers routers.
+"""Scheduling hints as docs/wire.md has them, and the id that routers send by.
 
-Hints are for servers that are spoken to request by request: the dict goes into
-``vllm_xargs``. A hint changes when a request runs, never what is computed. This room
-must not decide anything: it only spells.
+Hints are for requests that do not pass ``POST /v1/branches``: the dict goes into
+``vllm_xargs``. A hint changes when a request runs, never what is computed.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from radixflow_sdk.types import Document
+from radixflow_sdk._requests import Document
 
 HINTS_VERSION = 1
 MAX_BOUNDARIES = 64

@@ -1,14 +1,12 @@
-"""Options behind letters: how they are listed, in which orders, and what comes of it.
+"""Options behind letters: how they are listed, in which orders, and the mean over them.
 
-The model sees all options at once and answers with a letter. It also likes some letters
-and places better than others, whatever stands there, so the options are listed in every
+The model sees all options at once and answers with a letter. It also prefers some
+letters and places, whatever option stands there. So the options are listed in every
 rotation: each stands once at each place, and its probability is the mean over them
 (Zheng et al., "Large Language Models Are Not Robust Multiple Choice Selectors", arXiv
 2309.03882, cyclic permutation). With p_k the softmax over the letters in order k:
 
     P(option) = mean over orders k of p_k(letter of the option in order k)
-
-Pure. This room must not know how a listing is sent.
 """
 
 from __future__ import annotations
@@ -20,8 +18,8 @@ from string import ascii_uppercase
 from radixflow_sdk import _scoring
 from radixflow_sdk._config import refuse
 from radixflow_sdk._prompt import Template
+from radixflow_sdk._results import LetterChoice, LetterResult, ScoreResult
 from radixflow_sdk.exceptions import InvalidInputError
-from radixflow_sdk.types import LetterChoice, LetterResult, ScoreResult
 
 Order = tuple[int, ...]
 

@@ -1,8 +1,8 @@
-"""Many groups: a few under way, a few waiting to be taken, the rest not yet read.
+"""Many groups: some under way, some waiting for the reader, the others not yet read.
 
-Workers take requests one by one and leave outcomes in a window; each outcome that is
-taken makes room for one more request. So a slow reader slows the work down, and memory
-does not depend on how many requests there are. This room must not know what a group is.
+Workers take requests one by one and leave outcomes in a bounded window. Each outcome
+that the reader takes lets a worker take one more request. So a slow reader slows the
+work down, and memory does not depend on the number of requests.
 """
 
 from __future__ import annotations
@@ -22,12 +22,8 @@ from typing import Generic, Self
 import anyio
 
 from radixflow_sdk._dispatch import ScopedTasks
-from radixflow_sdk.exceptions import (
-    ClientClosedError,
-    RadixFlowError,
-    WrongLoopError,
-)
-from radixflow_sdk.types import Outcome, Progress, RequestT, ResultT
+from radixflow_sdk._results import Outcome, Progress, RequestT, ResultT
+from radixflow_sdk.exceptions import ClientClosedError, RadixFlowError, WrongLoopError
 
 # Groups read and not yet taken, for each worker: enough to keep all of them at work
 # while a reader is busy, or while one slow group holds up ordered outcomes.
@@ -43,7 +39,7 @@ class Outcomes(Generic[RequestT, ResultT]):
         concurrency: Groups under way at a time.
         ordered: Whether outcomes come in the order of the requests.
         raise_errors: Whether a failed group's error is raised when its turn comes.
-        progress: Told after each outcome.
+        progress: Called with a `Progress` after each outcome.
     """
 
     def __init__(

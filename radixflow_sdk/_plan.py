@@ -1,9 +1,9 @@
-"""From a call's arguments to a `Plan`, or to an `InvalidInputError`. Pure.
+"""From a request's fields to a checked `Plan`, or to an `InvalidInputError`.
 
 Everything that can be refused without the server is refused here, before anything is
-sent; `Plan` itself refuses parts that do not fit together, so an invalid one cannot
-exist. Equal options are sent once: a duplicate then has its original's score by
-construction, and costs nothing. This room must not do I/O.
+sent. `Plan` refuses parts that do not fit together, so an invalid one cannot exist.
+Equal options are sent once: a duplicate then has its original's score and costs
+nothing.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from radixflow_sdk._config import (
     read_text,
     refuse,
 )
-from radixflow_sdk._pipe import Branch, GroupRequest, Message, Plan, Sampling
+from radixflow_sdk._messages import Branch, GroupRequest, Message, Plan, Sampling
 from radixflow_sdk._prompt import Template, default_template
-from radixflow_sdk.types import (
+from radixflow_sdk._requests import (
     MAX_LABELS,
     MAX_PARTS,
     MAX_STOPS,

@@ -1,17 +1,16 @@
-"""How question and option are worded: the text around what the user gave.
+"""The text around question and option.
 
 Text is joined, never formatted, so braces and percent signs in a document, a question
-or an option stay what they are. This room must not cut, strip or normalize the user's
-text, and must not know tokens: the server owns the token boundary.
+or an option stay what they are. The server finds the token boundary.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from radixflow_sdk._pipe import Message
+from radixflow_sdk._messages import Message
+from radixflow_sdk._requests import Label, Scoring
 from radixflow_sdk.exceptions import InvalidInputError
-from radixflow_sdk.types import Label, Scoring
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,7 @@ Natural logarithms. With :math:`LL = \sum_k \log p(t_k)` over the option's token
 * ``label``: log (p(first label) / sum of p(label)), label scoring only.
 
 The option's length is that of the text as given, without the template's delimiter, as
-in lm-evaluation-harness. This room must not know where the numbers came from, and
-imports nothing of the package: the vocabulary's own read-outs are computed here.
+in lm-evaluation-harness.
 """
 
 from __future__ import annotations
@@ -24,7 +23,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from radixflow_sdk.types import LabelScore, Normalize, TokenScore
+    from radixflow_sdk._requests import Normalize
+    from radixflow_sdk._results import LabelScore, TokenScore
 
 
 def every_score(

@@ -1,8 +1,7 @@
-"""OpenTelemetry spans: one a group, a child for each branch, ``traceparent`` sent on.
+"""OpenTelemetry spans: one for each group, with a child for each branch.
 
-The only importer of opentelemetry's API (extra ``otel``), and only when asked: without
-``tracing`` nothing here runs. Spans carry ids, counts and error names, and never a
-text. This room must not configure exporters.
+Imports opentelemetry's API (extra ``otel``) only when tracing is asked for. Spans carry
+ids, counts and error names, never a text.
 """
 
 from __future__ import annotations
@@ -10,7 +9,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from radixflow_sdk._pipe import (
+from radixflow_sdk._events import ClientEvent, GroupEnded, RequestEnded, RequestSent
+from radixflow_sdk._messages import (
     BranchEvent,
     BranchFailed,
     BranchResult,
@@ -19,7 +19,6 @@ from radixflow_sdk._pipe import (
     Plan,
 )
 from radixflow_sdk.exceptions import InvalidInputError
-from radixflow_sdk.types import ClientEvent, GroupEnded, RequestEnded, RequestSent
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer, TracerProvider

@@ -1,8 +1,7 @@
-"""What options are worth without a document: a bounded memory of sums.
+"""Log-likelihoods of options without a document: a bounded cache.
 
 An option's log-likelihood after an unconditional context is the same for every group,
-so each is asked for once. The memory holds digests, not texts. Pure; this room must not
-ask for anything.
+so each is requested once. The cache holds digests, not texts.
 """
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping
 
-from radixflow_sdk._pipe import Plan
+from radixflow_sdk._messages import Plan
 
-MOST = 65_536
+MAX_SUMS = 65_536
 """Sums kept, about 10 MB; the one that was not used for longest goes first."""
 
 
@@ -24,7 +23,7 @@ class Unconditional:
         most: Sums kept.
     """
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = MAX_SUMS) -> None:
         self._most = most
         self._sums: OrderedDict[bytes, float] = OrderedDict()
 

@@ -24,8 +24,8 @@
     └── WrongLoopError                          the client belongs to another event loop
 
 ``retryable`` is a class attribute: whether sending the same thing again can help. A
-message is one sentence: what was wrong, which value, what to do. This room must not
-import anything but the vocabulary; foreign exceptions are translated in `_transport`.
+message is one sentence: what was wrong, which value, what to do.
+Foreign exceptions are translated in `_transport._errors`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from radixflow_sdk.types import GeneratedBranch, ScoredCandidate
+    from radixflow_sdk._results import GeneratedBranch, ScoredCandidate
 
 
 class RadixFlowError(Exception):

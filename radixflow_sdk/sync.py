@@ -1,8 +1,7 @@
 """`RadixFlow`: the client for code without an event loop.
 
-A thin portal: an event loop in a thread of its own, with a `RadixFlowClient` in it. The
-signatures are taken from the asynchronous methods, so there is no twin to keep in step.
-This room must not contain behaviour.
+An event loop in a thread, with a `RadixFlowClient` in it. The signatures are taken from
+the asynchronous methods.
 """
 
 from __future__ import annotations
@@ -21,9 +20,10 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from radixflow_sdk._client import RadixFlowClient
 from radixflow_sdk._config import RetryPolicy, Timeouts
 from radixflow_sdk._many import Outcomes
+from radixflow_sdk._requests import RouteChoice
+from radixflow_sdk._results import Outcome, RequestT, ResultT
 from radixflow_sdk._transport import HTTPClient, Transport
 from radixflow_sdk.exceptions import ClientClosedError
-from radixflow_sdk.types import Outcome, RequestT, ResultT, RouteChoice
 
 P = ParamSpec("P")
 T = TypeVar("T")

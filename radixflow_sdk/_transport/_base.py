@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any, Protocol, TypeAlias
 
-from radixflow_sdk._pipe import BranchEvent, GroupRequest
-from radixflow_sdk.types import RequestEnded, RequestSent
+from radixflow_sdk._events import RequestEnded, RequestSent
+from radixflow_sdk._messages import BranchEvent, GroupRequest
 
 Emit: TypeAlias = Callable[[RequestSent | RequestEnded], None]
 

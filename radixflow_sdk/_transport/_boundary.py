@@ -1,8 +1,8 @@
-"""The token boundary on a server that only completes, by its own ``/tokenize``.
+"""The token boundary on a server without the plug-in, by its own ``/tokenize``.
 
 The rule is the plug-in's, lm-evaluation-harness's ``_encode_pair``: blanks at the end
 of the context move into the branch, context and branch are encoded together, the branch
-is what follows the context's own token count. Here every branch is encoded whole.
+is what follows the context's own token count. Every branch is encoded whole.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from radixflow_sdk._pipe import GroupRequest, Message
+from radixflow_sdk._messages import GroupRequest, Message
+from radixflow_sdk._requests import Label
 from radixflow_sdk._transport._reads import Prompt, common_length
 from radixflow_sdk.exceptions import (
     APIStatusError,
@@ -18,7 +19,6 @@ from radixflow_sdk.exceptions import (
     InvalidRequestError,
     PluginMissingError,
 )
-from radixflow_sdk.types import Label
 
 Ids = tuple[int, ...]
 

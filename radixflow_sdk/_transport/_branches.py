@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from radixflow_sdk._pipe import BranchEvent, GroupCompleted, GroupRequest, GroupStarted
+from radixflow_sdk._messages import (
+    BranchEvent,
+    GroupCompleted,
+    GroupRequest,
+    GroupStarted,
+)
 from radixflow_sdk._transport._http import Answer, HTTPSession
 from radixflow_sdk._transport._ndjson import read_lines
 from radixflow_sdk._transport._wire import read_event, write_request

@@ -1,10 +1,10 @@
-"""A server without the plug-in: exact scores through its ``/v1/completions``.
+"""Exact scores through ``/v1/completions``, on a server without the plug-in.
 
-Two ways, neither of which can read a wrong row. ``trie``: one completion of one token
-for each distinct beginning of an option, whose own row is always computed while the
-document comes from the prefix cache. ``echo``: every row of the whole prompt, for which
-vLLM leaves its cache alone. Slower than the plug-in by far, and said so in the result.
-This room must not retry.
+There are two ways, and neither can read a wrong logits row. ``trie``: one completion of
+one token for each distinct beginning of an option; its logits row is always computed,
+while the document comes from the prefix cache. ``echo``: every logits row of the whole
+prompt, for which vLLM does not read its cache. Both are much slower than the plug-in;
+the result says which route was taken.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from typing import Any, Literal, TypeVar
 
-from radixflow_sdk._pipe import (
+from radixflow_sdk._messages import (
     BranchEvent,
     BranchFailed,
     BranchResult,
@@ -23,6 +23,8 @@ from radixflow_sdk._pipe import (
     GroupStarted,
     Message,
 )
+from radixflow_sdk._requests import RouteChoice
+from radixflow_sdk._results import GroupUsage, LabelScore, TokenScore, Usage
 from radixflow_sdk._transport._boundary import Encoded, Encoder, Ids, encode_group
 from radixflow_sdk._transport._http import Answer, HTTPSession
 from radixflow_sdk._transport._reads import (
@@ -35,7 +37,6 @@ from radixflow_sdk._transport._reads import (
     read_tokens,
 )
 from radixflow_sdk.exceptions import InvalidResponseError
-from radixflow_sdk.types import GroupUsage, LabelScore, RouteChoice, TokenScore, Usage
 
 T = TypeVar("T")
 
@@ -230,7 +231,7 @@ async def _read(
     left = list(range(count))
     for pack in trie.packs():
         prompts = [(*trie.shared, *end) for end in pack.ends]
-        trie.take(pack, await call.complete(prompts, list(pack.ids)))
+        trie.add(pack, await call.complete(prompts, list(pack.ids)))
         done = [index for index in left if trie.complete(index)]
         left = [index for index in left if index not in done]
         for index in done:

@@ -1,7 +1,7 @@
-"""The wall: httpx's exceptions and HTTP's statuses become ours, and stay outside.
+"""httpx's exceptions and HTTP statuses, translated into ours.
 
 Every exception class that httpx exports stands in `_FOREIGN`; a test fails when httpx
-grows one. This room must not retry, and must not let a secret through.
+adds one.
 """
 
 from __future__ import annotations

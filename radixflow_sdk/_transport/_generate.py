@@ -1,9 +1,9 @@
-"""Branches that go on: text generated after one document, by ``/v1/completions``.
+"""Generated text after the branches of one document, by ``/v1/completions``.
 
 ``POST /v1/branches`` reads log-probabilities and generates nothing, so these groups
 take vLLM's own route: one streamed request for many prompts, with the ordinary prefix
-cache, and hints that name the group and its shared boundary. A server that does not
-know hints ignores them. This room must not retry.
+cache, and hints that name the group and its boundaries. A server that does not know
+hints ignores them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from radixflow_sdk._hints import write_hints
-from radixflow_sdk._pipe import (
+from radixflow_sdk._messages import (
     BranchEvent,
     BranchText,
     GroupCompleted,
@@ -25,23 +25,23 @@ from radixflow_sdk._pipe import (
     Message,
     Sampling,
 )
+from radixflow_sdk._results import GroupUsage
 from radixflow_sdk._transport._boundary import Ids
 from radixflow_sdk._transport._completions import Call
 from radixflow_sdk._transport._http import Answer, HTTPSession
 from radixflow_sdk._transport._ndjson import read_lines
-from radixflow_sdk._transport._reads import MOST_ROWS, common_length
+from radixflow_sdk._transport._reads import MAX_ROWS, common_length
 from radixflow_sdk.exceptions import (
     APIStatusError,
     InvalidResponseError,
     StreamBrokenError,
 )
-from radixflow_sdk.types import GroupUsage
 
 Prompt = str | Ids
 
-_MOST_SIZE = 4 * 2**20
+_MAX_SIZE = 4 * 2**20
 """Characters, or token ids, of prompts in one request; one prompt may have more."""
-_MOST_TEXT = 16 * 2**20
+_MAX_TEXT = 16 * 2**20
 """Characters that one branch may be answered with."""
 
 
@@ -140,7 +140,7 @@ def _packs(prompts: Sequence[Prompt]) -> Iterator[tuple[int, list[Prompt]]]:
     """What goes into one request: the place of its first prompt, and the prompts."""
     first, pack, size = 0, list[Prompt](), 0
     for place, prompt in enumerate(prompts):
-        if pack and (len(pack) == MOST_ROWS or size + len(prompt) > _MOST_SIZE):
+        if pack and (len(pack) == MAX_ROWS or size + len(prompt) > _MAX_SIZE):
             yield first, pack
             first, pack, size = place, [], 0
         pack.append(prompt)
@@ -208,13 +208,13 @@ class _Text:
     prompt_tokens: int = 0
     tokens: int = 0
 
-    def take(self, choice: _Choice, chunk: _Chunk) -> bool:
+    def add(self, choice: _Choice, chunk: _Chunk) -> bool:
         """Add one piece; tell whether it was the last."""
         if self.finish_reason:
             raise _invalid("goes on with a branch that had ended")
         self.text += choice.text
-        if len(self.text) > _MOST_TEXT:
-            raise _invalid(f"has more than {_MOST_TEXT} characters for one branch")
+        if len(self.text) > _MAX_TEXT:
+            raise _invalid(f"has more than {_MAX_TEXT} characters for one branch")
         self.request_id = chunk.id
         if chunk.usage is not None:
             self.prompt_tokens = chunk.usage.prompt_tokens
@@ -236,7 +236,7 @@ async def _generate(
                     if choice.index >= len(texts):
                         raise _invalid(f"has choice {choice.index} of {len(texts)}")
                     text = texts[choice.index]
-                    if text.take(choice, chunk):
+                    if text.add(choice, chunk):
                         text.request_id = answer.secrets.redact(text.request_id)
                         text.finish_reason = answer.secrets.redact(text.finish_reason)
                         yield choice.index, text

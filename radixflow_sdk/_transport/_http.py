@@ -14,10 +14,10 @@ import anyio
 import httpx
 
 from radixflow_sdk._config import Settings, Timeouts, check_kind
+from radixflow_sdk._events import OnResponse, RawResponse
 from radixflow_sdk._transport._errors import Wall, check_open, status_error
 from radixflow_sdk._transport._redact import Secrets
 from radixflow_sdk.exceptions import APIStatusError, InvalidResponseError
-from radixflow_sdk.types import OnResponse, RawResponse
 
 T = TypeVar("T")
 
@@ -108,7 +108,7 @@ class HTTPSession:
             headers: Sent, with the key.
             content: The body to send.
             group_id: For errors.
-            on_response: Told of the answer, whatever its status, once it is over.
+            on_response: Called with the answer, whatever its status, once it is over.
 
         Raises:
             APIError: There is none, or it breaks while it is read.

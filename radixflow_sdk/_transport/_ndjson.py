@@ -1,7 +1,6 @@
-"""Lines out of a byte stream, with a bound on their length.
+"""Lines of a byte stream, with a bound on their length.
 
-A line is what a ``\\n`` ends; bytes after the last one are a cut line. This room must
-not know what a line means.
+A line is what a ``\\n`` ends; bytes after the last one are a cut line.
 """
 
 from __future__ import annotations

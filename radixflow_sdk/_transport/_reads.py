@@ -17,11 +17,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from radixflow_sdk._transport._wire import is_log_probability
 from radixflow_sdk.exceptions import InvalidResponseError
 
-MOST_IDS = 128
+MAX_IDS = 128
 """Token ids that vLLM gives of one row (its ``MAX_LOGPROB_TOKEN_IDS``)."""
-MOST_ROWS = 64
+MAX_ROWS = 64
 """Completions in one request, unless they have too many tokens for that."""
-MOST_TOKENS = 200_000
+MAX_TOKENS = 200_000
 """Prompt tokens in one request, about 1.4 MB of JSON; one prompt may have more."""
 
 
@@ -113,21 +113,21 @@ class Trie:
 
     def packs(self) -> Iterator[Pack]:
         """What to ask for, the first branches first."""
-        pack, room = Pack(), MOST_TOKENS
+        pack, room = Pack(), MAX_TOKENS
         for end, wanted in self._wanted().items():
-            for at in range(0, len(wanted), MOST_IDS):
-                ids = dict.fromkeys(wanted[at : at + MOST_IDS])
+            for at in range(0, len(wanted), MAX_IDS):
+                ids = dict.fromkeys(wanted[at : at + MAX_IDS])
                 size = len(self.shared) + len(end)
-                full = len(pack.ends) == MOST_ROWS or len(pack.ids | ids) > MOST_IDS
+                full = len(pack.ends) == MAX_ROWS or len(pack.ids | ids) > MAX_IDS
                 if pack.ends and (full or size > room):
                     yield pack
-                    pack, room = Pack(), MOST_TOKENS
+                    pack, room = Pack(), MAX_TOKENS
                 pack.ends.append(end)
                 pack.ids |= ids
                 room -= size
         yield pack
 
-    def take(self, pack: Pack, rows: Sequence[Row]) -> None:
+    def add(self, pack: Pack, rows: Sequence[Row]) -> None:
         """Keep the rows that answer a pack."""
         for end, row in zip(pack.ends, rows, strict=True):
             old = self._rows.get(end)

@@ -1,9 +1,9 @@
-"""What a server must not get repeated: the secret headers of a request, cut out.
+"""Redact secret request headers from errors and events.
 
 A server, or a proxy before it, may quote what it was sent: in an error page, in a
-branch's failure, in a line that is no HTTP at all. What a request leaves behind passes
-here: its errors, with all that they came from, and its events. Texts that a model wrote
-and raw answers are results, and stay as they are. This room must not raise.
+branch's failure, in a line that is no HTTP at all. Errors, with everything in their
+chain, and events pass through here. Texts that a model wrote and raw answers are
+results, and stay as they are.
 """
 
 from __future__ import annotations
@@ -15,7 +15,12 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Any, TypeVar, cast
 
-from radixflow_sdk._pipe import BranchEvent, BranchFailed, BranchResult, GroupStarted
+from radixflow_sdk._messages import (
+    BranchEvent,
+    BranchFailed,
+    BranchResult,
+    GroupStarted,
+)
 
 T = TypeVar("T")
 E = TypeVar("E", bound=BranchEvent)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import anyio
 
-from radixflow_sdk._pipe import BranchEvent, GroupRequest
+from radixflow_sdk._messages import BranchEvent, GroupRequest
 from radixflow_sdk._transport._base import Transport
 from radixflow_sdk.exceptions import (
     APIConnectionError,

@@ -1,9 +1,8 @@
-"""Sending again what is missing: tenacity, steered by a `RetryPolicy`.
+"""Sends again what is missing of a group: tenacity, configured by a `RetryPolicy`.
 
-A `Transport` around a `Transport`. One policy's attempts are one group's budget,
-whatever went wrong in between; finished branches are kept and never sent twice.
-Outside, a group shows a start for each request, each branch once, and one end. This
-room must not know HTTP.
+One policy's attempts are one group's budget, whatever went wrong in between; finished
+branches are kept and never sent twice. To its caller a group shows a start for each
+request, each branch once, and one end.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ import anyio
 import tenacity
 
 from radixflow_sdk._config import RetryPolicy
-from radixflow_sdk._pipe import (
+from radixflow_sdk._events import RequestEnded, RequestSent
+from radixflow_sdk._messages import (
     BranchEvent,
     BranchFailed,
     BranchResult,
@@ -29,6 +29,7 @@ from radixflow_sdk._pipe import (
     GroupStarted,
 )
 from radixflow_sdk._plan import new_request_id
+from radixflow_sdk._results import GroupUsage, Usage
 from radixflow_sdk._transport._base import Emit, Transport
 from radixflow_sdk.exceptions import (
     APIError,
@@ -36,7 +37,6 @@ from radixflow_sdk.exceptions import (
     BranchError,
     RadixFlowError,
 )
-from radixflow_sdk.types import GroupUsage, RequestEnded, RequestSent, Usage
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ class RetryingTransport:
     Args:
         inner: Carries each single request.
         policy: How often, and how patiently.
-        emit: Told of every request, when it is sent and when it is over.
+        emit: Called when a request is sent and when it is over.
         sleep: Waits that many seconds; tests put a clock of their own here.
         uniform: Draws from [0, 1).
     """
@@ -93,11 +93,11 @@ class RetryingTransport:
             async for attempt in attempts:
                 sent = progress.next_request()
                 number = attempt.retry_state.attempt_number
-                with attempt, self._told(sent, number, progress):
+                with attempt, self._reported(sent, number, progress):
                     try:
                         async with aclosing(self._inner.stream(sent)) as events:
                             async for event in events:
-                                for new in progress.take(event):
+                                for new in progress.add(event):
                                     yield new
                     except APIError as error:
                         # Cut behind its last branch, an answer has lost nothing.
@@ -115,7 +115,7 @@ class RetryingTransport:
             yield event
 
     @contextmanager
-    def _told(
+    def _reported(
         self, request: GroupRequest, attempt: int, progress: _Progress
     ) -> Iterator[None]:
         """Tell of a request, and of how it ended."""
@@ -216,7 +216,7 @@ class _Progress:
             else new_request_id(),
         )
 
-    def take(self, event: BranchEvent) -> Iterator[BranchEvent]:
+    def add(self, event: BranchEvent) -> Iterator[BranchEvent]:
         """Note one event; yield what can be passed on at once."""
         if isinstance(event, GroupCompleted):
             self._spent.append(event.usage)

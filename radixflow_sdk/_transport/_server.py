@@ -13,7 +13,7 @@ from contextlib import aclosing
 from typing import Any
 
 from radixflow_sdk._config import Settings
-from radixflow_sdk._pipe import BranchEvent, GroupRequest
+from radixflow_sdk._messages import BranchEvent, GroupRequest
 from radixflow_sdk._transport._base import Transport
 from radixflow_sdk._transport._branches import stream_branches
 from radixflow_sdk._transport._completions import CompletionsScorer

@@ -1,8 +1,8 @@
 """The wire's messages (docs/wire.md, version 1): requests written, events read.
 
-Bytes become values here and nowhere else, checked for type, range and sense, so that a
-wrong server is an error and never a wrong number. Unknown events and fields are
-ignored, as the wire asks. This room must not do I/O.
+Everything that comes in is checked for type, range and sense, so that a wrong server is
+an error and never a wrong number. Unknown events and fields are ignored, as the wire
+asks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from radixflow_sdk._pipe import (
+from radixflow_sdk._messages import (
     BranchEvent,
     BranchFailed,
     BranchResult,
@@ -22,9 +22,10 @@ from radixflow_sdk._pipe import (
     GroupStarted,
     Message,
 )
+from radixflow_sdk._requests import Label
+from radixflow_sdk._results import GroupUsage, LabelScore, TokenScore, Usage
 from radixflow_sdk._transport._errors import NOT_VLLM
 from radixflow_sdk.exceptions import InvalidResponseError
-from radixflow_sdk.types import GroupUsage, Label, LabelScore, TokenScore, Usage
 
 WIRE_VERSION = 1
 

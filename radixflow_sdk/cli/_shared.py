@@ -10,12 +10,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from typer.core import TyperCommand
 
 from radixflow_sdk._config import DEFAULT_BASE_URL
@@ -69,16 +64,16 @@ class Command(TyperCommand):
             return super().invoke(ctx)
         except RadixFlowError as error:
             field = error.field if isinstance(error, InvalidInputError) else None
-            told = in_flags(str(error), ctx, field or "")
-            typer.echo(f"radixflow: {told}", err=True)
+            sentence = in_flags(str(error), ctx, field or "")
+            typer.echo(f"radixflow: {sentence}", err=True)
             raise typer.Exit(1 if field is None else 2) from None
 
 
-def in_flags(told: str, context: typer.Context, field: str = "") -> str:
+def in_flags(sentence: str, context: typer.Context, field: str = "") -> str:
     """A sentence of the SDK's with the command's flags for the SDK's parameters.
 
     Args:
-        told: The sentence.
+        sentence: The sentence.
         context: The command.
         field: The parameter that the sentence begins with, if it does.
     """
@@ -88,12 +83,12 @@ def in_flags(told: str, context: typer.Context, field: str = "") -> str:
         flag = one.opts[0] if is_flag else one.metavar or own.upper()
         names = {own: flag, _STANDS_FOR.get(own, own): flag} | names
     name = names.get(field.partition("[")[0])
-    if name and told.startswith(f"{field} "):
-        rest = told[len(field) :]
+    if name and sentence.startswith(f"{field} "):
+        rest = sentence[len(field) :]
         missing = rest.startswith(" is None;")
-        told = name + (rest.replace("None", "missing", 1) if missing else rest)
+        sentence = name + (rest.replace("None", "missing", 1) if missing else rest)
     names["Timeouts.total"] = names.get("timeout.total", "Timeouts.total")
-    return _NAMED.sub(lambda found: names.get(found[0], found[0]), told)
+    return _NAMED.sub(lambda found: names.get(found[0], found[0]), sentence)
 
 
 def one_server(url: str | None, base_url: str | None) -> str | None:

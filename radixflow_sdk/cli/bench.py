@@ -13,13 +13,7 @@ from rich.table import Table
 
 from radixflow_sdk._bench import Figures, Load, measure
 from radixflow_sdk._config import read_settings
-from radixflow_sdk.cli._shared import (
-    AlsoUrl,
-    Url,
-    in_flags,
-    one_server,
-    progress_bar,
-)
+from radixflow_sdk.cli._shared import AlsoUrl, Url, in_flags, one_server, progress_bar
 
 
 def bench(
@@ -66,8 +60,8 @@ def bench(
         )
     if figures.error is not None:
         why = in_flags(figures.error, context)
-        told = f"radixflow: {figures.failed} of {groups} failed; first: {why}"
-        typer.echo(told, err=True)
+        sentence = f"radixflow: {figures.failed} of {groups} failed; first: {why}"
+        typer.echo(sentence, err=True)
     if as_json:
         both = {"load": dataclasses.asdict(load), "seen": dataclasses.asdict(figures)}
         typer.echo(json.dumps(both))

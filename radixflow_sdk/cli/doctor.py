@@ -10,13 +10,7 @@ import typer
 
 from radixflow_sdk._config import read_settings
 from radixflow_sdk._doctor import examine
-from radixflow_sdk.cli._shared import (
-    AlsoUrl,
-    Url,
-    in_flags,
-    one_server,
-    read_document,
-)
+from radixflow_sdk.cli._shared import AlsoUrl, Url, in_flags, one_server, read_document
 from radixflow_sdk.exceptions import InvalidInputError
 
 _LEVELS = {"ok": "  ok", "note": "note", "warn": "WARN", "bad": " BAD"}
@@ -31,7 +25,7 @@ def doctor(
         typer.Option(help="Text file of the length that you will use, '-' for stdin."),
     ] = None,
     model: Annotated[str | None, typer.Option(help="A served model.")] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds for each look.")] = 120.0,
+    timeout: Annotated[float, typer.Option(help="Seconds for each check.")] = 120.0,
     exact: Annotated[
         bool,
         typer.Option(
@@ -39,7 +33,7 @@ def doctor(
         ),
     ] = False,
 ) -> None:
-    """Look at a server: what is wrong with it, and what to change.
+    """Examine a server: what is wrong with it, and what to change.
 
     Ends with 0 where nothing is bad, with 1 where something is; a WARN costs only
     speed.

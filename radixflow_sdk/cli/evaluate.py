@@ -12,12 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from radixflow_sdk._config import Settings, read_settings
-from radixflow_sdk.cli._shared import (
-    BaseUrl,
-    ScoringName,
-    in_flags,
-    progress_bar,
-)
+from radixflow_sdk._requests import Normalize
+from radixflow_sdk.cli._shared import BaseUrl, ScoringName, in_flags, progress_bar
 from radixflow_sdk.evals.files import Question, read_questions
 from radixflow_sdk.evals.limits import INTERRUPTED, exit_status, missed, read_limit
 from radixflow_sdk.evals.measures import Measures
@@ -26,7 +22,6 @@ from radixflow_sdk.evals.report import page
 from radixflow_sdk.evals.run import Results, Setup, evaluate
 from radixflow_sdk.evals.summary import summarize
 from radixflow_sdk.exceptions import APIError
-from radixflow_sdk.types import Normalize
 
 SHOWN = 10
 
@@ -90,7 +85,7 @@ def evaluate_file(
     )
     odd: list[str] = []
     everything = read_questions(file, warn=odd.append)
-    _tell_some([f"note: {told}" for told in odd], "notes")
+    _tell_some([f"note: {sentence}" for sentence in odd], "notes")
     questions = everything[:limit]
     path = output or results_path(file)
     check_apart("output", path, {"question file": file})
@@ -108,7 +103,7 @@ def evaluate_file(
     if as_json:
         typer.echo(json.dumps(summary.as_json()))
     elif summary.answered:
-        typer.echo(f"{summary.told}; details in {path}")
+        typer.echo(f"{summary.headline}; details in {path}")
         _show_measures(summary.measures)
     if report is not None:
         _write_report(report, page(summary), quiet=as_json)

@@ -42,7 +42,7 @@ def serve(context: typer.Context) -> None:
 
 
 def replay(context: typer.Context) -> None:
-    """Hand the rest of the command line to the replay lab."""
+    """Hand the rest of the command line to the replay."""
     with _extra("the replay", "server,replay"):
         lab = importlib.import_module("server_ext.replay")
         status = lab.main(list(context.args))

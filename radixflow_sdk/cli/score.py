@@ -12,14 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from radixflow_sdk.cli._shared import (
-    BaseUrl,
-    NormalizeName,
-    ScoringName,
-    read_document,
-)
+from radixflow_sdk._results import ScoreResult
+from radixflow_sdk.cli._shared import BaseUrl, NormalizeName, ScoringName, read_document
 from radixflow_sdk.sync import RadixFlow
-from radixflow_sdk.types import ScoreResult
 
 
 def score(

@@ -1,7 +1,7 @@
-"""Evaluations that people already run, over exact scores with reuse.
+"""Evaluations of multiple-choice files, and the model of lm-evaluation-harness.
 
-`files` multiple-choice files, read and checked · `measures` from scores to figures,
-pure · `run` a file, scored · `summary` what that came to · `report` the page about it ·
-`harness` the model of lm-evaluation-harness (extra ``eval``). This room must not know
-how a group travels, and must not write to the terminal.
+`files` reads and checks questions · `run` scores them · `measures` computes accuracies
+· `summary` collects a run's figures · `limits` accuracies to reach, and exit status ·
+`output` the files that a run writes · `report` its HTML page · `harness` the lm-eval
+model (extra ``eval``), `prefixes` what its contexts share.
 """

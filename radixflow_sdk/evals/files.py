@@ -9,7 +9,7 @@ One JSON object a line (RACE: a file). Which format it is shows in its keys:
   or one ``question`` with its ``answer``.
 
 Nothing is repaired. What cannot be scored, or would give a wrong accuracy, is refused
-with its file and line, all of it at once; what is only odd is told.
+with its file and line, all mistakes together; what is only odd is a warning.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from pathlib import Path
 from typing import Any
 
 from radixflow_sdk._plan import make_plan
+from radixflow_sdk._requests import MAX_BRANCHES, ScoreRequest
 from radixflow_sdk.exceptions import InvalidInputError
-from radixflow_sdk.types import MAX_BRANCHES, ScoreRequest
 
 __all__ = ["RESULTS_KEY", "Question", "read_questions"]
 
 RESULTS_KEY = "radixflow_eval"
-"""The first key of a results file, by which it is told from questions."""
+"""The first key of a results file, which distinguishes it from questions."""
 
 MAX_LINE_BYTES = 64 * 2**20
 """A longer line could not be sent anyway: the server takes bodies of 64 MiB."""
-MOST_MISTAKES = 20
+MAX_MISTAKES = 20
 _SUFFIXES = (".jsonl", ".json", ".txt")
 
 Warn = Callable[[str], None]
@@ -59,14 +59,14 @@ class Question:
     gold: int
 
 
-def read_questions(path: Path, *, warn: Warn = lambda told: None) -> list[Question]:
+def read_questions(path: Path, *, warn: Warn = lambda why: None) -> list[Question]:
     """Every question of a file, or of a folder's files in order of their names.
 
     A folder's results files are passed over.
 
     Args:
         path: The file or the folder.
-        warn: Told of what is odd and counts all the same.
+        warn: Called with a sentence for what is odd and counts all the same.
 
     Raises:
         InvalidInputError: Something cannot be read or scored, has no answer, or is
@@ -132,7 +132,7 @@ class _Reading:
         try:
             makers = kind.read(value, default)
         except (KeyError, TypeError, ValueError) as error:
-            self._refuse(place, _told(error, kind))
+            self._refuse(place, _reason(error, kind))
             return
         for number, make in enumerate(makers):
             where = place if len(makers) == 1 else f"{place}, question {number + 1}"
@@ -140,22 +140,22 @@ class _Reading:
                 question = make()
                 self._keep(where, question)
             except (KeyError, TypeError, ValueError) as error:
-                self._refuse(where, _told(error, kind))
+                self._refuse(where, _reason(error, kind))
 
     def _keep(self, where: str, question: Question) -> None:
         if question.qid in self._found:
             raise ValueError(f"question {question.qid!r} is there twice")
         self._found[question.qid] = question
-        for told in _odd(question):
-            self._warn(f"{where}: {told}")
+        for why in _odd(question):
+            self._warn(f"{where}: {why}")
         asked = ("".join(question.document), question.question, question.options)
         first = self._asked.setdefault(asked, question.qid)
         if first != question.qid:
             self._warn(f"{where}: the same as question {first!r}, and counts twice")
 
-    def _refuse(self, place: str, told: str) -> None:
-        self._mistakes.append(f"{place}: {told.removesuffix('.')}")
-        if len(self._mistakes) == MOST_MISTAKES:
+    def _refuse(self, place: str, why: str) -> None:
+        self._mistakes.append(f"{place}: {why.removesuffix('.')}")
+        if len(self._mistakes) == MAX_MISTAKES:
             raise self._error()
 
     def _error(self) -> InvalidInputError:
@@ -163,7 +163,7 @@ class _Reading:
         text = f"{first}."
         if others:
             count = len(self._mistakes)
-            end = "; the rest was not read" if count == MOST_MISTAKES else ""
+            end = "; the rest was not read" if count == MAX_MISTAKES else ""
             text = "\n  ".join([f"{count} mistakes{end}:", *self._mistakes])
         return InvalidInputError(text, field="file", value=first.partition(": ")[0])
 
@@ -229,7 +229,7 @@ def _kind(value: Mapping[str, Any]) -> _Kind:
     return _RACE if "questions" not in value or "answers" in value else _QUALITY
 
 
-def _told(error: Exception, kind: _Kind) -> str:
+def _reason(error: Exception, kind: _Kind) -> str:
     if isinstance(error, KeyError):
         return f"has no {error}; a line holds {kind.holds}"
     return str(error)

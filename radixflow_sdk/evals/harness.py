@@ -26,6 +26,8 @@ from lm_eval.models.openai_completions import LocalCompletionsAPI
 from tqdm import tqdm
 
 from radixflow_sdk._config import RetryPolicy, Settings, Timeouts, read_settings
+from radixflow_sdk._requests import MAX_BRANCHES, ScoreRequest
+from radixflow_sdk._results import Candidate
 from radixflow_sdk.evals.prefixes import Tokens, split_contexts
 from radixflow_sdk.exceptions import (
     InvalidInputError,
@@ -34,7 +36,6 @@ from radixflow_sdk.exceptions import (
     UnsupportedError,
 )
 from radixflow_sdk.sync import RadixFlow
-from radixflow_sdk.types import MAX_BRANCHES, Candidate, ScoreRequest
 
 __all__ = ["NAME", "RadixFlowLM", "main", "register"]
 
@@ -122,7 +123,7 @@ class RadixFlowLM(LocalCompletionsAPI):  # type: ignore[misc] # lm_eval is untyp
         self._cache_salt = cache_salt
         name = model or pretrained
         if name is None or max_length is None:
-            first, longest = _look(self._settings)
+            first, longest = _model_and_length(self._settings)
             name = name or first
             max_length = longest if max_length is None else max_length
         if not isinstance(max_length, int):
@@ -335,8 +336,8 @@ def _root(base_url: str) -> str:
     return url
 
 
-def _look(settings: Settings) -> tuple[str, int | None]:
-    """The server's first model, and the most tokens that a prompt may have, if told."""
+def _model_and_length(settings: Settings) -> tuple[str, int | None]:
+    """The server's first model, and the most tokens that a prompt may have."""
     served: Mapping[str, Any] = {}
     with RadixFlow(
         settings.base_urls, timeout=settings.timeouts, retry=settings.retry

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from radixflow_sdk._requests import Normalize
 from radixflow_sdk.evals.run import Setup
 from radixflow_sdk.evals.summary import Summary
 from radixflow_sdk.exceptions import InvalidInputError
-from radixflow_sdk.types import Normalize
 
 OK = 0
 FAILED = 1

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
+from radixflow_sdk._requests import MAX_PARTS
 from radixflow_sdk._transport._reads import common_length
-from radixflow_sdk.types import MAX_PARTS
 
 Tokens = tuple[int, ...]
 

@@ -1,7 +1,6 @@
-"""One page about a run: accuracies, reliability diagrams, what failed, what was wrong.
+"""An HTML page about a run: accuracies, reliability diagrams, failures, wrong answers.
 
-Plain HTML and SVG in one file, nothing loaded from elsewhere. This room must not
-compute a figure: `measures` has.
+Plain HTML and SVG in one file that loads nothing.
 """
 
 from __future__ import annotations
@@ -9,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from radixflow_sdk._requests import Normalize
 from radixflow_sdk.evals.measures import Bin, Measures
 from radixflow_sdk.evals.summary import Summary, Wrong
-from radixflow_sdk.types import Normalize
 
 __all__ = ["PAGE_BEGINS", "page"]
 
 PAGE_BEGINS = "<!doctype html>"
 """How every page begins, and a file of another kind does not."""
 
-MOST_LISTED = 50
+MAX_LISTED = 50
 _SHOWN = 300
 _SIZE, _LEFT, _TOP = 220, 54, 16
 _STYLE = """\
@@ -40,7 +39,7 @@ def page(summary: Summary) -> str:
 <html lang="en"><meta charset="utf-8"><title>{title}</title>
 <style>{_STYLE}</style>
 <h1>{title}</h1>
-<p>{escape(summary.told)}; details in {escape(summary.results)}.</p>
+<p>{escape(summary.headline)}; details in {escape(summary.results)}.</p>
 {_setup(summary)}
 {_figures(measures) if measures else ""}
 {_failures(summary)}
@@ -61,7 +60,7 @@ def _setup(summary: Summary) -> str:
     }
     if summary.stopped is not None:
         rows["not finished"] = summary.stopped
-    lines = (f"<tr><th>{name}<td>{escape(told)}</tr>" for name, told in rows.items())
+    lines = (f"<tr><th>{name}<td>{escape(value)}</tr>" for name, value in rows.items())
     return f'<table class="words">{"".join(lines)}</table>'
 
 
@@ -104,9 +103,9 @@ def _wrong(wrong: Sequence[Wrong], measures: Mapping[Normalize, Measures]) -> st
     rows = [
         f"<tr><td>{_text(own.qid)}<td>{_text(own.question)}<td>{_text(own.right)}"
         f"<td>{'<br>'.join(_pick(own, option) for option in own.picks)}</tr>"
-        for own in wrong[: MOST_LISTED + 1]
+        for own in wrong[: MAX_LISTED + 1]
     ]
-    more = f", the first {MOST_LISTED}" if len(wrong) > MOST_LISTED else ""
+    more = f", the first {MAX_LISTED}" if len(wrong) > MAX_LISTED else ""
     return f"""<h2>{len(wrong)} wrong under some normalizer{more}</h2>
 <table class="words">
 <tr><th>question<th>text<th>right<th>picked in its place</tr>
@@ -127,8 +126,8 @@ def _text(text: str) -> str:
 
 
 def _listed(rows: Sequence[str]) -> str:
-    more = ["<tr><td>...</tr>"] if len(rows) > MOST_LISTED else []
-    return "\n".join([*rows[:MOST_LISTED], *more])
+    more = ["<tr><td>...</tr>"] if len(rows) > MAX_LISTED else []
+    return "\n".join([*rows[:MAX_LISTED], *more])
 
 
 def _row(name: str, found: Measures) -> str:

@@ -1,10 +1,10 @@
-"""A file of questions, scored: every normalizer in one pass, resumable.
+"""Scores a file of questions: every normalizer in one pass, resumable.
 
-The server is looked at before the first question and also where none is left: a figure
-is of the model that is served now, or it is refused. Each answered question is one line
-of the results file, written as it comes in; a run that was ended goes on from there. A
-failed question leaves no line, so the next run asks it again. This room must not write
-to the terminal.
+The server is asked which model it serves before the first question, and also where no
+question is left: a figure is of the model that is served now, or it is refused. Each
+answered question is one line of the results file, written as it comes in; a run that
+was ended goes on from there. A failed question leaves no line, so the next run asks it
+again.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from typing import Any, Self
 
 from radixflow_sdk._config import Settings
 from radixflow_sdk._plan import make_plan
+from radixflow_sdk._requests import Normalize, ScoreRequest, Scoring
+from radixflow_sdk._results import ScoreResult
 from radixflow_sdk.evals.files import RESULTS_KEY, Question
 from radixflow_sdk.exceptions import (
     APIConnectionError,
@@ -33,12 +35,11 @@ from radixflow_sdk.exceptions import (
     RadixFlowError,
 )
 from radixflow_sdk.sync import RadixFlow
-from radixflow_sdk.types import Normalize, ScoreRequest, ScoreResult, Scoring
 
 __all__ = ["Failure", "Results", "Setup", "evaluate"]
 
 VERSION = 1
-LOOK = 60.0
+MODELS_TIMEOUT = 60.0
 """Seconds for a server to say what it serves, with all retries."""
 MIN_IN_A_ROW = 3
 """With little concurrency, one question that a server dies of is not yet its end."""
@@ -91,7 +92,7 @@ class Failure:
 
 
 class Results:
-    """A results file, as a context manager: what is in, and room for more.
+    """A results file, as a context manager: the answers so far, and the next ones.
 
     Args:
         path: The file; made where there is none.
@@ -241,9 +242,9 @@ class Results:
             value=name,
         )
 
-    def _other(self, told: str) -> InvalidInputError:
+    def _other(self, sentence: str) -> InvalidInputError:
         return self._refused(
-            f"{told}: give --output another FILE, or --restart to throw it away."
+            f"{sentence}: give --output another FILE, or --restart to throw it away."
         )
 
     def _no_results(self) -> InvalidInputError:
@@ -251,9 +252,9 @@ class Results:
             "holds no results of this command: give --output another FILE."
         )
 
-    def _refused(self, told: str) -> InvalidInputError:
+    def _refused(self, sentence: str) -> InvalidInputError:
         name = str(self.path)
-        return InvalidInputError(f"{name!r} {told}", field="output", value=name)
+        return InvalidInputError(f"{name!r} {sentence}", field="output", value=name)
 
 
 def _option(name: str, value: object) -> str:
@@ -277,7 +278,7 @@ def evaluate(
         setup: What decides the numbers.
         results: Takes the answers, and the failures.
         model: The model to ask; None: the server's first.
-        done: Told after each question that was asked.
+        done: Called after each question that was asked.
 
     Raises:
         InvalidInputError: The server does not serve the model, or the results so far
@@ -332,13 +333,13 @@ def _ask(
 
 def _served(client: RadixFlow, settings: Settings) -> tuple[str, ...]:
     try:
-        return client.with_options(timeout=LOOK).models()
+        return client.with_options(timeout=MODELS_TIMEOUT).models()
     except ConnectTimeoutError:
         raise
     except APITimeoutError:
         raise APITimeoutError(
-            f"{settings.base_urls[0]} did not say within {LOOK:g} s what it serves; "
-            "check that the server runs and that base_url names it."
+            f"{settings.base_urls[0]} did not say within {MODELS_TIMEOUT:g} s what it "
+            "serves; check that the server runs and that base_url names it."
         ) from None
 
 

@@ -1,7 +1,4 @@
-"""What a run came to: for the terminal, for programs and for the page.
-
-This room must not ask a server, and must not write anything.
-"""
+"""The figures of a run: for the terminal, for programs and for the page."""
 
 from __future__ import annotations
 
@@ -10,11 +7,11 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from radixflow_sdk._requests import Normalize
 from radixflow_sdk.evals.files import Question
 from radixflow_sdk.evals.measures import Measures, measure
 from radixflow_sdk.evals.run import Results, Setup
 from radixflow_sdk.exceptions import PartialGroupError, RadixFlowError
-from radixflow_sdk.types import Normalize
 
 __all__ = ["Summary", "Wrong", "summarize"]
 
@@ -74,7 +71,7 @@ class Summary:
         return sum(map(len, self.failures.values()))
 
     @property
-    def told(self) -> str:
+    def headline(self) -> str:
         """One sentence: how many, of what, by whom, and from when."""
         who = "" if self.model is None else f", answered by {self.model}"
         since = ""

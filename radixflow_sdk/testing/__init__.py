@@ -1,9 +1,8 @@
-"""A server without a server, for the tests of apps that use the SDK.
+"""Fakes of a server, for the tests of apps that use the SDK.
 
 `FakeTransport` answers inside the client: nothing is sent. `FakeServer` speaks the
 wire, as an ASGI app or on a real socket, and fails on demand (`Fault`). Planning,
-retries, folding and ranking are the real ones in both. This room must not import a
-test framework or a web framework.
+retries, folding and ranking are the real ones in both.
 """
 
 from radixflow_sdk.testing._server import FakeRequest, FakeServer, Fault

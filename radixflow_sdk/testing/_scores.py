@@ -7,8 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 from radixflow_sdk._prompt import LABEL, LIKELIHOOD
+from radixflow_sdk._requests import Label
+from radixflow_sdk._results import LabelScore, TokenScore
 from radixflow_sdk.exceptions import BranchError
-from radixflow_sdk.types import Label, LabelScore, TokenScore
 
 
 class Scores:

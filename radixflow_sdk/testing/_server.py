@@ -1,4 +1,4 @@
-"""`FakeServer`: an ASGI app that speaks the wire, and breaks it on demand."""
+"""`FakeServer`: an ASGI app that speaks the wire, and fails on demand."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from typing import Any, TypeAlias
 import anyio
 from anyio.from_thread import start_blocking_portal
 
+from radixflow_sdk._requests import MAX_PARTS
 from radixflow_sdk.exceptions import BranchError
 from radixflow_sdk.testing._scores import Scores, share, token
 from radixflow_sdk.testing._socket import listen
 from radixflow_sdk.testing._texts import Texts
-from radixflow_sdk.types import MAX_PARTS
 
 _Scope: TypeAlias = MutableMapping[str, Any]
 _Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]

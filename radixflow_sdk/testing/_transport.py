@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
-from radixflow_sdk._pipe import (
+from radixflow_sdk._messages import (
     Branch,
     BranchEvent,
     BranchFailed,
@@ -16,10 +16,10 @@ from radixflow_sdk._pipe import (
     GroupStarted,
     Sampling,
 )
+from radixflow_sdk._results import GroupUsage, Usage
 from radixflow_sdk.exceptions import BranchError, RadixFlowError
 from radixflow_sdk.testing._scores import Scores, share, token
 from radixflow_sdk.testing._texts import Texts
-from radixflow_sdk.types import GroupUsage, Usage
 
 _USAGE = Usage(prompt_tokens=10, cached_tokens=8, computed_tokens=2)
 

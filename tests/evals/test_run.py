@@ -250,7 +250,7 @@ def test_a_server_that_hangs_is_not_waited_for(
         async def __call__(self, *_: Any) -> None:
             await anyio.sleep(60)
 
-    monkeypatch.setattr(run_module, "LOOK", 0.2)
+    monkeypatch.setattr(run_module, "MODELS_TIMEOUT", 0.2)
     done, _ = run(Hanging(), file)
     assert done.exit_code == 1
     assert "did not say within 0.2 s what it serves" in done.stderr

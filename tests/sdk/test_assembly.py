@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from radixflow_sdk import InvalidResponseError, PartialGroupError, TokenScore, Usage
 from radixflow_sdk._assembly import GroupState, begin, candidates_of, finish, fold
-from radixflow_sdk._pipe import (
+from radixflow_sdk._messages import (
     BranchEvent,
     BranchFailed,
     BranchResult,
@@ -14,7 +14,7 @@ from radixflow_sdk._pipe import (
     GroupStarted,
     Plan,
 )
-from radixflow_sdk.types import GroupUsage
+from radixflow_sdk._results import GroupUsage
 from tests.sdk.wire import plan
 
 START = GroupStarted(

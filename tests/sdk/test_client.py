@@ -21,7 +21,7 @@ from radixflow_sdk import (
     ScoreResult,
     Timeouts,
 )
-from radixflow_sdk._pipe import BranchEvent, GroupRequest
+from radixflow_sdk._messages import BranchEvent, GroupRequest
 from radixflow_sdk.testing import FakeServer, FakeTransport
 
 pytestmark = pytest.mark.anyio

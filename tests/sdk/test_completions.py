@@ -16,7 +16,7 @@ from radixflow_sdk import (
     ScoreResult,
     Template,
 )
-from radixflow_sdk._transport._reads import MOST_IDS, Prompt, Row, Trie, read_generated
+from radixflow_sdk._transport._reads import MAX_IDS, Prompt, Row, Trie, read_generated
 from tests.sdk.stock import BOS, StockServer
 from tests.sdk.wire import client
 
@@ -91,7 +91,7 @@ async def test_the_trie_is_asked_for_in_parts() -> None:
     assert sums(result) == pytest.approx(wanted, abs=1e-12)
     parts = [body for path, body in server.requests if path == "/v1/completions"]
     assert len(parts) > 2
-    assert max(len(part["logprob_token_ids"]) for part in parts) <= MOST_IDS
+    assert max(len(part["logprob_token_ids"]) for part in parts) <= MAX_IDS
     assert max(len(part["prompt"]) for part in parts) <= 64
 
 
@@ -261,7 +261,7 @@ def test_a_trie_knows_when_a_branch_is_complete() -> None:
     assert trie.shared == (1,)
     assert pack.ends == [(2,), (2, 5), (9,)]
     rows = [Row(5, {5: -1.0}), Row(6, {6: -1.0}), Row(8, {8: -1.0})]
-    trie.take(pack, rows)
+    trie.add(pack, rows)
     assert [trie.complete(index) for index in range(3)] == [True, False, True]
     assert trie.rows(0) == rows[:2]
 

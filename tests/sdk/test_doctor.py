@@ -8,10 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from radixflow_sdk import cli
-from radixflow_sdk._doctor import look_at_results, look_at_stats
+from radixflow_sdk._doctor import check_results, check_stats
+from radixflow_sdk._results import ScoreResult
 from radixflow_sdk.sync import RadixFlow
 from radixflow_sdk.testing import FakeServer, Fault
-from radixflow_sdk.types import ScoreResult
 
 RUN = CliRunner()
 STATS = FakeServer()._stats()
@@ -106,10 +106,10 @@ def test_a_server_that_does_not_tell_what_it_reuses(result: ScoreResult) -> None
 
 
 def test_another_scheduler_and_cache_mode() -> None:
-    other = look_at_stats({**STATS, "scheduler": "AsyncScheduler", "settings": None})
+    other = check_stats({**STATS, "scheduler": "AsyncScheduler", "settings": None})
     assert [finding.level for finding in other] == ["ok", "bad"]
     settings = {**SETTINGS, "mamba_cache_mode": "none"}
-    mode = look_at_stats({**STATS, "settings": settings})
+    mode = check_stats({**STATS, "settings": settings})
     assert [finding.level for finding in mode] == ["ok", "ok", "note"]
 
 
@@ -126,7 +126,7 @@ def result() -> ScoreResult:
 
 
 def levels(cold: ScoreResult, warm: ScoreResult) -> list[str]:
-    return [finding.level for finding in look_at_results(cold, warm, SETTINGS)]
+    return [finding.level for finding in check_results(cold, warm, SETTINGS)]
 
 
 def with_cached(result: ScoreResult, tokens: int) -> ScoreResult:
@@ -144,5 +144,5 @@ def test_little_reuse_and_other_scores(result: ScoreResult) -> None:
     other = replace(some, candidates=(best, *some.candidates[1:]))
     assert levels(result, other) == ["ok", "bad", "bad"]
     for settings in ({}, {"match_unit": "many"}, {"match_unit": 0}):
-        found = look_at_results(result, some, settings)
+        found = check_results(result, some, settings)
         assert [finding.level for finding in found] == ["ok", "ok"]

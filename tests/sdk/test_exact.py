@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from radixflow_sdk import cli
-from radixflow_sdk._doctor import look_at_stats
-from radixflow_sdk._exact import cases, lengths, look_at_hits
+from radixflow_sdk._doctor import check_stats
+from radixflow_sdk._exact import cases, check_hits, lengths
 from radixflow_sdk.testing import FakeServer, Fault
 
 SETTINGS = {"match_unit": 16, "block_size": 128, "max_model_len": 4096}
@@ -88,8 +88,8 @@ def test_cases_of_a_family_begin_alike() -> None:
 def test_hits_that_fall_short_are_noted() -> None:
     made = cases(range(100, 180), SETTINGS)
     full = {case.name: (len(case.document) - 1) // 16 * 16 for case in made}
-    assert look_at_hits(full, made, SETTINGS).level == "ok"
-    short = look_at_hits({**full, made[-2].name: 0}, made, SETTINGS)
+    assert check_hits(full, made, SETTINGS).level == "ok"
+    short = check_hits({**full, made[-2].name: 0}, made, SETTINGS)
     assert short.level == "note"
     assert made[-2].name in short.change
 
@@ -101,6 +101,6 @@ def test_the_engine_is_described() -> None:
         "kv_cache_layout": "LBNHC",
         "workers": [["block_copy"], ["block_copy"]],
     }
-    found = [finding.what for finding in look_at_stats({**stats, "engine": engine})]
+    found = [finding.what for finding in check_stats({**stats, "engine": engine})]
     assert "model runner V2, cache layout LBNHC, asynchronous scheduling" in found
     assert "2 workers hold the patches block_copy" in found

@@ -192,7 +192,7 @@ async def test_many_branches_go_in_several_requests(
     result = await run(server, branches)
     assert [len(r.body["prompt"]) for r in server.requests] == [64, 64, 22]
     assert [branch.branch for branch in result.branches] == branches
-    monkeypatch.setattr(_generate, "_MOST_SIZE", 50)
+    monkeypatch.setattr(_generate, "_MAX_SIZE", 50)
     server = FakeServer()
     await run(server)
     assert [len(r.body["prompt"]) for r in server.requests] == [2, 1]

@@ -24,7 +24,7 @@ from radixflow_sdk import (
     StreamBrokenError,
 )
 from radixflow_sdk._config import read_settings
-from radixflow_sdk._pipe import BranchEvent
+from radixflow_sdk._messages import BranchEvent
 from radixflow_sdk._transport import ServerTransport
 from tests.sdk.wire import (
     GOOD,

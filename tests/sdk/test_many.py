@@ -28,7 +28,7 @@ from radixflow_sdk import (
     ServerError,
 )
 from radixflow_sdk._dispatch import BACKLOG_LIMIT, AdaptiveLimit
-from radixflow_sdk._pipe import BranchEvent, GroupRequest
+from radixflow_sdk._messages import BranchEvent, GroupRequest
 from radixflow_sdk.testing import FakeServer, FakeTransport
 
 pytestmark = pytest.mark.anyio

@@ -64,5 +64,5 @@ async def test_a_group_that_was_sent_again_is_kept_by_nothing(fault: Fault) -> N
             await client.score_candidates("d", ["a", "b"] * GROUPS)
     assert len(server.requests) > 1
     # An error and the frames that it went through do hold one another.
-    for name in ("httpx.Request", "httpx.Response", "radixflow_sdk._pipe.Plan"):
+    for name in ("httpx.Request", "httpx.Response", "radixflow_sdk._messages.Plan"):
         assert found[name] == 0, found

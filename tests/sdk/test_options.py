@@ -18,9 +18,9 @@ from radixflow_sdk import (
     RetryPolicy,
     ServerError,
 )
+from radixflow_sdk._events import ClientEvent
 from radixflow_sdk._hints import session_id
 from radixflow_sdk.testing import FakeServer, FakeTransport, Fault
-from radixflow_sdk.types import ClientEvent
 from tests.sdk.wire import GOOD, Server, client
 
 pytestmark = [

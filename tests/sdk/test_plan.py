@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from radixflow_sdk import InvalidInputError, ScoreRequest, Template
 from radixflow_sdk._hints import session_id
-from radixflow_sdk._pipe import Message
+from radixflow_sdk._messages import Message
 from radixflow_sdk._plan import make_plan, unconditional_plan
 from tests.sdk.wire import plan
 

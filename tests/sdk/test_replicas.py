@@ -23,7 +23,7 @@ from radixflow_sdk import (
     ServerError,
     StreamBrokenError,
 )
-from radixflow_sdk._pipe import GroupRequest
+from radixflow_sdk._messages import GroupRequest
 from radixflow_sdk._transport import Replicas
 from radixflow_sdk.testing import FakeServer, FakeTransport
 from tests.sdk.wire import plan

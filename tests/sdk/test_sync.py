@@ -21,7 +21,7 @@ from radixflow_sdk import (
     RadixFlowClient,
     ScoreRequest,
 )
-from radixflow_sdk._pipe import BranchEvent, GroupRequest
+from radixflow_sdk._messages import BranchEvent, GroupRequest
 from radixflow_sdk.testing import FakeTransport
 
 

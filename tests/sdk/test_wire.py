@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from radixflow_sdk import InvalidResponseError
-from radixflow_sdk._pipe import BranchResult, GroupCompleted, GroupRequest
+from radixflow_sdk._messages import BranchResult, GroupCompleted, GroupRequest
 from radixflow_sdk._transport._wire import read_event, read_models
 from tests.sdk.wire import USAGE, completed, ended, failed, plan, started
 

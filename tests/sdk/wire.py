@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 
 from radixflow_sdk import RadixFlowClient, RetryPolicy, ScoreRequest
-from radixflow_sdk._pipe import Plan
+from radixflow_sdk._messages import Plan
 from radixflow_sdk._plan import make_plan
 
 Handler = Callable[[httpx.Request], httpx.Response]

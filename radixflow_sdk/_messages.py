@@ -1,10 +1,7 @@
-"""What travels the pipe: one unit, as each room hands it on.
+"""What travels through the client, from a checked call to the server and back.
 
-`Branch` (planned) -> `GroupRequest` (sent) -> `BranchEvent` (answered) ->
-`BranchResult` (kept) -> `types.Candidate` (ranked).
-
-This room must not do anything but check that a `Plan`'s parts fit together. Values are
-frozen and slotted.
+`Branch` (planned) -> `GroupRequest` (sent) -> `BranchEvent` (received) ->
+`BranchResult` (kept) -> `Candidate` (ranked). Values are frozen and slotted.
 """
 
 from __future__ import annotations
@@ -13,19 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from radixflow_sdk._events import OnResponse
+from radixflow_sdk._requests import MAX_BRANCHES, Label, Normalize, Scoring
+from radixflow_sdk._results import GroupUsage, LabelScore, Route, TokenScore, Usage
 from radixflow_sdk.exceptions import InvalidInputError
-from radixflow_sdk.types import (
-    MAX_BRANCHES,
-    GroupUsage,
-    Label,
-    LabelScore,
-    Normalize,
-    OnResponse,
-    Route,
-    Scoring,
-    TokenScore,
-    Usage,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +68,7 @@ class GroupRequest:
             groups: the end of each part but the last, in characters or tokens.
         extra_headers: Sent as they are.
         extra_body: Added to the body as it is.
-        on_response: Told of every HTTP answer.
+        on_response: Called with every HTTP answer.
     """
 
     model: str | None

@@ -1,45 +1,19 @@
-"""The frozen vocabulary of an app: what it asks, what it gets back, what it is told.
+"""What an app gets back: scores, rankings, generated text, and what they cost.
 
-This room must not do anything: no I/O, no arithmetic beyond what a value says about
-itself. Values are frozen, slotted and hashable.
+Values are frozen and hashable; they compute only what they say about themselves.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Generic, Literal, TypeAlias, TypeVar
 
 from radixflow_sdk import _scoring
-from radixflow_sdk.exceptions import (
-    BranchError,
-    InvalidInputError,
-    RadixFlowError,
-)
+from radixflow_sdk._requests import GenerationRequest, Label, Normalize, ScoreRequest
+from radixflow_sdk.exceptions import BranchError, InvalidInputError, RadixFlowError
 
-if TYPE_CHECKING:
-    from radixflow_sdk._prompt import Template
-
-Scoring: TypeAlias = Literal["likelihood", "label"]
-Normalize: TypeAlias = Literal["sum", "mean", "char", "byte", "pmi", "label"]
 Route: TypeAlias = Literal["branches", "trie", "echo", "completions"]
-RouteChoice: TypeAlias = Literal["auto", "branches", "trie", "echo"]
-Partial: TypeAlias = Literal["raise", "return"]
-Document: TypeAlias = (
-    str
-    | Sequence[int]
-    | Sequence[str]
-    | Sequence[Sequence[int]]
-    | Sequence[Mapping[str, str]]
-)
-Option: TypeAlias = str | Sequence[int]
-Label: TypeAlias = str | int
-
-MAX_BRANCHES = 4096
-MAX_LABELS = 64
-MAX_STOPS = 16
-MAX_PARTS = 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,9 +286,6 @@ class LetterResult:
         return self.choices[0]
 
 
-# --- branches that go on ----------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratedBranch:
     """One branch, and what the model wrote after it.
@@ -348,7 +319,7 @@ class GenerationResult:
         group_id: The group, as the server's log and metrics name it.
         request_id: ``X-Request-ID`` of the group's last request.
         model: The model that wrote.
-        shared_tokens: Tokens that all prompts begin with, as the server was told; 0
+        shared_tokens: Tokens that all prompts begin with, as the hints say; 0
             where that was not known.
         prompt_tokens: Over all branches. How many came from the prefix cache, such
             answers do not tell.
@@ -367,83 +338,6 @@ class GenerationResult:
     generated_tokens: int
     elapsed: float
     failures: tuple[BranchError, ...] = ()
-
-
-# --- many groups -----------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ScoreRequest:
-    """One document and its options: a call of `score_candidates` as a value.
-
-    The fields are the arguments of `RadixFlowClient.score_candidates`. They are read
-    and checked when the request is run.
-
-    Attributes:
-        document: Text, token ids, a list of parts of either, or chat messages.
-        options: 1 to 4,096 texts or lists of token ids.
-        question: Asked after the document.
-        scoring: What is read from the model.
-        normalize: How log-probabilities become a score.
-        template: The words around question and option.
-        labels: For label scoring, in place of the template's.
-        unconditional: What ``pmi`` compares with: a context without the document.
-        timeout: Seconds for the group's own work, in place of the client's.
-        group_id: An id for log and metrics.
-        cache_salt: In place of the client's.
-        partial: Whether a group of which only some branches are in is a
-            `PartialGroupError` or a result with `ScoreResult.failures`.
-    """
-
-    document: Document
-    options: Sequence[Option]
-    _: KW_ONLY
-    question: str | None = None
-    scoring: Scoring = "likelihood"
-    normalize: Normalize = "sum"
-    template: Template | None = None
-    labels: Sequence[Label] | None = None
-    unconditional: str | Sequence[int] | None = None
-    timeout: float | None = None
-    group_id: str | None = None
-    cache_salt: str | None = None
-    partial: Partial = "raise"
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationRequest:
-    """One document and branches that go on: `ScoreRequest` for generated text.
-
-    The fields are the arguments of `RadixFlowClient.generate_branches`. They are read
-    and checked when the request is run.
-
-    Attributes:
-        document: Text, token ids, a list of parts of either, or chat messages.
-        branches: 1 to 4,096 texts or lists of token ids.
-        max_tokens: The most tokens to generate after each branch.
-        temperature: 0 takes the likeliest token each time.
-        top_p: Sample from the likeliest tokens of that much probability.
-        stop: Texts that end a branch.
-        seed: For sampling that can be repeated.
-        timeout: Seconds for the group's own work, in place of the client's.
-        group_id: An id for log and metrics.
-        cache_salt: In place of the client's.
-        partial: Whether a group of which only some branches are in is a
-            `PartialGroupError` or a result with `GenerationResult.failures`.
-    """
-
-    document: Document
-    branches: Sequence[Option]
-    _: KW_ONLY
-    max_tokens: int
-    temperature: float = 0.0
-    top_p: float = 1.0
-    stop: Sequence[str] = ()
-    seed: int | None = None
-    timeout: float | None = None
-    group_id: str | None = None
-    cache_salt: str | None = None
-    partial: Partial = "raise"
 
 
 RequestT = TypeVar("RequestT", bound=ScoreRequest | GenerationRequest)
@@ -492,108 +386,3 @@ class Progress:
     failed: int
     total: int | None
     elapsed: float
-
-
-# --- what happens on the way, for logging and metrics -----------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestSent:
-    """A group, or what is missing of it, is sent.
-
-    Attributes:
-        group_id: The group.
-        request_id: ``X-Request-ID``.
-        session_id: ``X-Session-ID``.
-        attempt: 1 for the first request of a group.
-        branches: Branches in this request.
-    """
-
-    group_id: str
-    request_id: str
-    session_id: str
-    attempt: int
-    branches: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestEnded:
-    """A request is over.
-
-    Attributes:
-        group_id: The group.
-        request_id: ``X-Request-ID``.
-        attempt: 1 for the first request of a group.
-        elapsed: Seconds since it was sent.
-        error: Why it failed, or the cancellation that ended it; None where its answer
-            is whole.
-        backlog: What the server still had to do for groups, in full rounds; None where
-            it did not say.
-    """
-
-    group_id: str
-    request_id: str
-    attempt: int
-    elapsed: float
-    error: BaseException | None
-    backlog: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupEnded:
-    """A call is over.
-
-    Attributes:
-        group_id: The group.
-        branches: Branches asked for, equal options counted once.
-        failed: Of these, without a result.
-        elapsed: Seconds since the call, waiting for a free connection included.
-        error: What the call raised, a cancellation too; None where it returned.
-    """
-
-    group_id: str
-    branches: int
-    failed: int
-    elapsed: float
-    error: BaseException | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RawResponse:
-    """One HTTP answer as it came, for ``on_response``.
-
-    Attributes:
-        request_id: ``X-Request-ID``, as the server answered it, else as it was sent.
-        group_id: The group that asked.
-        url: What was asked.
-        status: The HTTP status.
-        headers: Of the answer, names in lower case.
-        body: What was read of it, decoded: all of it, unless it was cut, left early, or
-            is a long error page.
-    """
-
-    request_id: str | None
-    group_id: str | None
-    url: str
-    status: int
-    headers: Mapping[str, str] = field(hash=False, repr=False)
-    body: bytes = field(repr=False)
-
-    @property
-    def events(self) -> tuple[dict[str, Any], ...]:
-        """The objects among the body's whole lines: a group's NDJSON events, unread."""
-        found = []
-        for line in self.body.split(b"\n")[:-1]:
-            try:
-                value = json.loads(line.removeprefix(b"data: "))
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(value, dict):
-                found.append(value)
-        return tuple(found)
-
-
-ClientEvent: TypeAlias = RequestSent | RequestEnded | GroupEnded
-
-
-OnResponse: TypeAlias = Callable[[RawResponse], None]
