@@ -100,7 +100,7 @@ def publish_planned_stops(manager: KVCacheManager, stops: PlannedStops) -> None:
     for single in manager.coordinator.single_type_managers:
         if isinstance(single, MambaManager):
             _publish_states(single, stops)
-            _read_moved_states_at_once(single)
+            _read_moved_states_at_once(single, stops)
         elif isinstance(single, FullAttentionManager):
             _keep_keys_inside_blocks(single, stops)
             _withhold_from_leaves(single, stops, states_of_outputs)
@@ -169,7 +169,7 @@ def _publish_states(single: MambaManager, stops: PlannedStops) -> None:
     single.cache_blocks = cache_blocks
 
 
-def _read_moved_states_at_once(single: MambaManager) -> None:
+def _read_moved_states_at_once(single: MambaManager, stops: PlannedStops) -> None:
     """Let others read, in the same round, a state that its writer moves aside.
 
     A request that goes on past a published state inside a block copies that state to
@@ -182,7 +182,8 @@ def _read_moved_states_at_once(single: MambaManager) -> None:
     def allocate_new_blocks(request_id: str, *args: Any, **options: Any) -> Any:
         partial = single._partial_hit_reqs.get(request_id)
         moves = partial is not None and request_id in single._allocated_block_reqs
-        key = partial[1].block_hash if moves else None
+        planned = stops.planned(request_id) is not None
+        key = partial[1].block_hash if moves and planned else None
         blocks_readers = key is not None and key not in this_step
         blocks = native(request_id, *args, **options)
         if blocks_readers:
