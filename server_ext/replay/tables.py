@@ -170,10 +170,12 @@ def comparison(results: Iterable[Result]) -> Table:
         cells = [f"`{arm}`"]
         for model in models:
             pool, base = found.get((model, arm)), found[model, BASE]
-            if pool is not None and len(pool.figures) == len(base.figures):
+            if pool is None or len(pool.figures) != len(base.figures):
+                cells.append("-")
+            else:
                 rounds = change(pool.rounds, base.rounds)
                 cells.append(f"{change(pool.mean, base.mean)} ({rounds})")
-        if len(cells) == 1 + len(models):
+        if set(cells[1:]) != {"-"}:
             lines.append(tuple(cells))
     return Table(("policy", *models), tuple(lines))
 
@@ -228,9 +230,16 @@ def details(results: Iterable[Result]) -> Table:
 
 
 def bubbles(results: Iterable[Result]) -> Table:
-    """Avoidable bubbles by what ended the round; the hybrids' cells pooled."""
+    """Avoidable bubbles by what ended the round; the hybrids' cells pooled.
+
+    Models for which an arm is missing are left out.
+    """
     hybrids = [r for r in _paper(results) if CARDS[r.cell.model].layout.recurrent]
-    found = pools(hybrids, "arm")
+    arms: dict[str, int] = {}
+    for model, _ in pools(hybrids, "model", "arm"):
+        arms[model] = arms.get(model, 0) + 1
+    most = max(arms.values(), default=0)
+    found = pools((r for r in hybrids if arms[r.cell.model] == most), "arm")
     causes = CAUSES[4:]
     lines = []
     for arm in ARMS:
@@ -243,7 +252,7 @@ def bubbles(results: Iterable[Result]) -> Table:
         ]
         total = pool.total(lambda one: one.bubbles or 0)
         lines.append(
-            (f"`{arm}`", f"{pool.rounds:,.0f}", f"{total:,.0f}", *map(str, counts))
+            (f"`{arm}`", *(f"{n:,.0f}" for n in (pool.rounds, total, *counts)))
         )
     return Table(("policy", "rounds", "bubbles", *causes), tuple(lines))
 
