@@ -1,4 +1,4 @@
-"""The prefix tree alone: each promise of its docstring, and random lives of requests."""
+"""The prefix tree alone: the promises of its docstring, and random lives."""
 
 from __future__ import annotations
 
