@@ -172,7 +172,7 @@ def test_skipped_requests_keep_their_order() -> None:
 
 
 def test_waiting_requests_do_not_count_as_running() -> None:
-    """vllm#53130: requests that are held or wait for a prefix must not use up the slots."""
+    """vllm#53130: requests that are held or wait for a prefix use up no slots."""
     driver = Driver.on(rows=2, token_budget=2048)
     driver.send(group(driver, "a", 8))
     driver.send(make_request(driver.scheduler, "other", tokens("o", 40)))

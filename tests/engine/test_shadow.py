@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server_ext.engine import compat
+from server_ext.engine import publication
 from tests.engine.harness import Driver, make_group, make_request, tokens
 from tests.engine.shadow import WrongState, all_at_once
 
@@ -16,11 +16,7 @@ def run_groups(driver: Driver, question: int) -> None:
     shared = tokens("question", question)
     for group in ("first", "second"):
         tails = [[*shared, *tokens((group, branch), 8)] for branch in range(4)]
-        driver.send(
-            make_group(
-                driver.scheduler, group, DOCUMENT, tails, producer=group == "first"
-            )
-        )
+        driver.send(make_group(driver.scheduler, group, DOCUMENT, tails))
         driver.run()
 
 
@@ -29,13 +25,12 @@ def test_mended_copies_and_withheld_blocks_are_exact(question: int) -> None:
     run_groups(Driver.on(block_size=128), question)
 
 
-def test_copies_all_at_once_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_all_at_once_are_seen() -> None:
     """A branch copies the block that another one's copy has just filled.
 
     ``server_ext.engine.block_copy``: where branches share tokens beyond the document
     and publish them, the second copy must see the first one done.
     """
-    monkeypatch.setattr(compat, "withhold_blocks", lambda manager, withheld: None)
     driver = Driver.on(block_size=128)
     driver.worker.waves = all_at_once
     with pytest.raises(WrongState, match="keys and values"):
@@ -44,7 +39,7 @@ def test_copies_all_at_once_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_leaf_that_publishes_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leaf runs through a block boundary and so holds another position's state."""
-    monkeypatch.setattr(compat, "withhold_blocks", lambda manager, withheld: None)
+    monkeypatch.setattr(publication, "_publish_states", lambda single, stops: None)
     driver = Driver.on(block_size=128)
     with pytest.raises(WrongState, match="holds the state of"):
         run_groups(driver, question=150)
@@ -54,7 +49,7 @@ def test_a_leaf_that_publishes_is_seen_by_its_reader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The same without the audit: the request that resumes there finds out."""
-    monkeypatch.setattr(compat, "withhold_blocks", lambda manager, withheld: None)
+    monkeypatch.setattr(publication, "_publish_states", lambda single, stops: None)
     driver = Driver.on(block_size=128)
     driver.audits = False
     with pytest.raises(WrongState, match="does not hold the state after"):

@@ -65,5 +65,5 @@ def test_costs_are_the_devices_where_nobody_set_them(device: str) -> None:
     "wrong", [{"traversal": False}, {"readiness": "native"}, {"row_tokens": -1}]
 )
 def test_a_tree_without_what_it_needs(wrong: dict[str, object]) -> None:
-    with pytest.raises(ConfigurationError, match="tree|row_tokens"):
+    with pytest.raises(ConfigurationError, match=r"tree|row_tokens"):
         policy_from_config({"radixflow": wrong}, {})
