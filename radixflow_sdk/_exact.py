@@ -19,9 +19,9 @@ import anyio
 from radixflow_sdk._client import RadixFlowClient
 from radixflow_sdk._findings import Finding
 from radixflow_sdk._prompt import Template
+from radixflow_sdk._requests import GenerationRequest
 from radixflow_sdk._results import ScoreResult
 from radixflow_sdk.exceptions import RadixFlowError
-from radixflow_sdk.types import GenerationRequest
 
 __all__ = ["Case", "Trial", "cases", "check_hits", "lengths", "try_exactness"]
 
