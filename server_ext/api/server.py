@@ -203,10 +203,7 @@ def _not_ours() -> RequestRefused:
 
 
 def _reads_by_ids(config: VllmConfig) -> bool:
-    """Whether the engine runs the V2 model runner, and it can score chosen rows.
-
-    Not run here: that runner needs Triton, and so a GPU.
-    """
+    """Whether the engine runs the V2 model runner, and it can score chosen rows."""
     fast_prefill = config.cache_config.kv_sharing_fast_prefill  # skips their rows
     return bool(config.use_v2_model_runner and not fast_prefill)
 

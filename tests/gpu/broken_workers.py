@@ -1,4 +1,4 @@
-"""Workers that say they hold the block-copy patch and lack one half of it."""
+"""Float32 workers that say they hold the block-copy patch and lack one half of it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from vllm.v1.worker import gpu_model_runner, utils
-from vllm.v1.worker.cpu_worker import CPUWorker
 
 from server_ext.engine import block_copy
+from tests.e2e.float32_worker import Float32Worker
 
 __all__ = ["CopiesAllAtOnce", "CopiesHalfBlocks"]
 
@@ -28,7 +28,7 @@ def all_at_once(caches: Any, num_blocks: int, copies: Any) -> None:
     _NATIVE(views, num_blocks, copies)
 
 
-class _Broken(CPUWorker):
+class _Broken(Float32Worker):
     copy: Callable[..., None]
 
     def radixflow_patches(self) -> list[str]:

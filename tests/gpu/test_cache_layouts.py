@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,26 +14,23 @@ import torch
 
 pytest.importorskip("vllm")
 
-from vllm.v1.core.kv_cache_utils import (
-    KVCacheBlockCopy,
-    _get_kv_cache_bytes_per_block,
-    _get_layer_block_stride,
-)
+from vllm.v1.core import kv_cache_utils
+from vllm.v1.core.kv_cache_utils import KVCacheBlockCopy
 from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
-    KVCacheConfig,
     KVCacheGroupSpec,
     KVCacheSpec,
-    KVCacheTensor,
     MambaSpec,
     MLAAttentionSpec,
-    compute_layout_strides,
 )
 from vllm.v1.kv_cache_layout import KVCacheLayout
 from vllm.v1.worker import utils
 
 from server_ext.engine import block_copy
 
+_MODULE = "vllm.v1.core.kv_cache_planning"
+PLANNING = import_module(_MODULE) if find_spec(_MODULE) else kv_cache_utils
+"""Where the allocator is: in a module of its own since 0.33.0."""
 NATIVE = "copy_kv_cache_blocks_inplace"
 BLOCKS, LAYERS, RECURRENT_GROUPS = 7, 3, 3
 COPIES = [KVCacheBlockCopy(1, 4), KVCacheBlockCopy(4, 5), KVCacheBlockCopy(2, 6)]
@@ -68,33 +68,16 @@ def allocate(attention: Any, layout: KVCacheLayout, kernel_block: int) -> Any:
         KVCacheGroupSpec([f"m{group}{i}" for i in range(LAYERS)], recurrent)
         for group in range(RECURRENT_GROUPS)
     ]
-    per_block = _get_kv_cache_bytes_per_block(groups, layout)
-    tensors = []
-    for group in groups:
-        spec = group.kv_cache_spec
-        stride = per_block if layout.is_block_outermost else None
-        padded = _get_layer_block_stride(spec)
-        if stride is None and padded != spec.page_size_bytes:
-            stride = padded
-        layer_stride, stride, *_ = compute_layout_strides(
-            spec,
-            BLOCKS,
-            len(group.layer_names),
-            layout,
-            fixed_strides=(None, stride, None, None, None),
-        )
-        tensors.append(
-            KVCacheTensor(
-                size=per_block * BLOCKS,
-                layers=group.layer_names,
-                layer_stride=layer_stride,
-                block_stride=stride,
-                offset=0,
-            )
-        )
-    config = KVCacheConfig(
-        num_blocks=BLOCKS, kv_cache_tensors=tensors, kv_cache_groups=groups
+    cache = SimpleNamespace(
+        get_resolved_kv_cache_layout=lambda: layout,
+        num_gpu_blocks_override=BLOCKS,
+        prefix_cache_retention_interval=None,
     )
+    vllm_config = SimpleNamespace(
+        cache_config=cache, attention_config=SimpleNamespace(hisparse_config=None)
+    )
+    config = PLANNING.get_kv_cache_config_from_groups(vllm_config, groups, 1 << 40)
+    assert config.num_blocks == BLOCKS
     kernels = [kernel_block] + [recurrent.block_size] * RECURRENT_GROUPS
     return utils.allocate_kv_cache(config, torch.device("cpu"), layout, kernels)
 
