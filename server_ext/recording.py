@@ -92,7 +92,7 @@ class Arrivals:
         return self.dropped + len(self._kept)
 
     def page(self, after: int, start: int) -> tuple[list[Arrival], int]:
-        """Arrivals from number `start` on, and the number at which the next page begins.
+        """Arrivals from number `start` on, and where the next page begins.
 
         Args:
             after: arrivals before that round was planned are left out.
