@@ -342,7 +342,11 @@ class RadixFlowScheduler(AsyncScheduler):
         if self._planner is not None and self._planner.plans(request):
             if self._planner.blocking_point(request.request_id) is not None:
                 return False
-            needs = self._planner.start(request, hit[1])
+            # A deferred request keeps the chunk that it was deferred for, even where a
+            # new point has shortened it since.
+            needs = self._planner.known_needs(request) or (
+                self._planner.start(request, hit[1])
+            )
             return needs is not None and not self._would_be_cut(needs)
         return not self.policy_preset.frag or not self._native_chunk_is_cut(
             request, hit[1]
