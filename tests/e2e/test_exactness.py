@@ -71,14 +71,15 @@ def test_cold_and_warm_groups_score_as_without_the_cache(
     while min(rounds) > least and len(rounds) < 4:  # its branches came one by one
         rounds.append(ask(server, load, fresh_salt()).usage["rounds"])
     record_property("off", max(check(cold, expected), check(warm, expected)))
-    for answer in (cold, warm):
-        shared = answer.started["shared_tokens"]
-        assert shared >= answer.started["document_tokens"] - 1
-        assert all(shared - unit <= cached < shared + unit for cached in answer.cached)
+    document = cold.started["document_tokens"]
+    shared = cold.started["shared_tokens"]
+    assert shared >= document - 1
+    # One branch computes the document, the others resume behind it, or behind the
+    # question where that is worth a checkpoint.
+    for cached in (*sorted(cold.cached)[1:], *warm.cached):
+        assert document - unit <= cached < shared + unit
     # Fewer where there is no state to wait for, and all branches came at once.
     assert min(rounds) <= least
-    assert cold.usage["producer_tokens"] <= cold.started["shared_tokens"]
-    assert warm.usage["producer_tokens"] == 0
 
 
 def test_documents_are_of_every_size(server: Served, encode: Encode) -> None:
@@ -153,7 +154,10 @@ def test_many_branches(server: Served, salt: str, encode: Encode, count: int) ->
     assert answer.completed["completed"] == count
     shared = answer.started["shared_tokens"]
     unit = server.stats()["settings"]["match_unit"]
-    assert min(answer.cached) >= shared - unit
+    # All but the branch that computes the document resume behind it, or behind the
+    # question.
+    assert sorted(answer.cached)[1] >= answer.started["document_tokens"] - unit
+    assert max(answer.cached) < shared + unit
     few = range(0, count, count // 16)
     some = Load(load.document, load.question, tuple(options[i] for i in few))
     same([answer.rows[i] for i in few], reference(server, some, encode))
@@ -162,8 +166,10 @@ def test_many_branches(server: Served, salt: str, encode: Encode, count: int) ->
 def test_repeats_give_the_same_numbers(server: Served, salt: str) -> None:
     load = loads()[5]
     answers = [ask(server, load, salt) for _ in range(4)]
-    for later in answers[1:]:
-        assert same(later.rows, answers[0].rows) <= 0.001
+    # The first computes the document, in another batch than those that resume.
+    same(answers[1].rows, answers[0].rows)
+    for later in answers[2:]:
+        assert same(later.rows, answers[1].rows) <= 0.001
 
 
 def test_duplicates_and_prefixes(server: Served, salt: str, encode: Encode) -> None:
@@ -199,7 +205,7 @@ def test_twenty_groups_at_once(server: Served, salt: str) -> None:
 def test_a_salt_is_a_cache_of_its_own(server: Served) -> None:
     load = loads()[5]
     first, second = (ask(server, load, fresh_salt()) for _ in range(2))
-    assert second.usage["producer_tokens"] == first.usage["producer_tokens"] > 0
+    assert min(first.cached) == min(second.cached) == 0  # each computes its document
 
 
 # --- other forms of a document --------------------------------------------------------
@@ -258,6 +264,6 @@ def test_labels_by_text_and_by_id(server: Served, salt: str, encode: Encode) -> 
         rows = server.uncached([[*prompt, label] for prompt in prompts])
         for row, answer in zip(rows, by_text.labels, strict=True):
             assert answer[index] == rounded(row[-1])
-    shared = by_text.started["shared_tokens"]
     unit = server.stats()["settings"]["match_unit"]
-    assert min(by_text.cached) >= shared - unit
+    resumed = sorted(by_text.cached)[1:]
+    assert min(resumed) >= by_text.started["document_tokens"] - unit

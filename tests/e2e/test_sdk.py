@@ -53,9 +53,10 @@ async def test_one_call(server: Served, salt: str, scoring: str) -> None:
         next(c for c in result.candidates if c.index == index) for index in (0, 4)
     )
     assert (last.duplicate_of, first.score) == (0, last.score)
-    assert first.cached_tokens >= result.shared_tokens - 16
+    cached = sorted(c.cached_tokens for c in result.candidates)
+    assert cached[0] == 0  # one branch computes the document, the others resume
+    assert cached[1] >= result.document_tokens - 16
     assert result.usage.rounds is not None
-    assert result.usage.producer_tokens > 0
 
 
 async def test_the_sdk_asks_what_the_server_was_asked(

@@ -31,7 +31,7 @@ def test_a_client_that_goes_away_aborts_its_branches(server: Served) -> None:
     assert answer_after.completed["completed"] == 4
 
 
-def test_a_producer_that_goes_away_leaves_nobody_waiting(server: Served) -> None:
+def test_a_leader_that_goes_away_leaves_nobody_waiting(server: Served) -> None:
     """The client leaves at once, while the document is being read; another stays."""
     load = loads()[-1]
     salt = fresh_salt()
@@ -117,7 +117,7 @@ def test_chat_beside_labels_keeps_its_top_log_probabilities(server: Served) -> N
     [
         {"radixflow_v": 1},
         {"radixflow_v": 2, "radixflow_group": "g", "radixflow_role": "consumer"},
-        {"radixflow_group": "\n", "radixflow_shared_tokens": -1},
+        {"radixflow_group": "\n", "radixflow_boundaries": [-1]},
         {"radixflow_x": "y"},
     ],
 )
@@ -135,13 +135,13 @@ def test_hints_from_strangers_are_counted_and_ignored(
 @pytest.mark.parametrize("role", ["producer", "consumer"])
 def test_hints_that_lie_change_no_text(server: Served, role: str) -> None:
     plain = server.post(complete(), "/v1/completions").json()
-    for shared in (0, 1, 17, 10_000):
+    for boundaries in ([], [1], [17, 10_000], list(range(1, 65))):
         lie = {
             "radixflow_v": 1,
             "radixflow_group": "g",
             "radixflow_role": role,
             "radixflow_branches": 4096,
-            "radixflow_shared_tokens": shared,
+            "radixflow_boundaries": boundaries,
             "radixflow_scored_from": 3,
         }
         answer = server.post(complete() | {"vllm_xargs": lie}, "/v1/completions")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given, settings
 from vllm.v1.core.single_type_kv_cache_manager import MambaManager
@@ -34,7 +35,11 @@ def test_batch_begins_with_the_prefix_stop_batch(load: Load) -> None:
 
     Feasibility (rows, tokens) is checked by the driver in every round.
     """
-    ours, prefix_stop = driver_for(load), driver_for(load)
+    knobs: dict[str, Any] = {
+        "preset": "radixflow",  # the paper's traversal: the tree plans other chunks
+        "settings": {"admission": "none"},
+    }
+    ours, prefix_stop = driver_for(load, **knobs), driver_for(load, **knobs)
     for driver in (ours, prefix_stop):
         play(driver, load)
     scheduler = prefix_stop.scheduler

@@ -33,7 +33,7 @@ def test_copies_all_at_once_are_seen() -> None:
     """
     driver = Driver.on(block_size=128)
     driver.worker.waves = all_at_once
-    with pytest.raises(WrongState, match="keys and values"):
+    with pytest.raises(WrongState, match="does not hold"):
         run_groups(driver, question=40)
 
 

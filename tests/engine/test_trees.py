@@ -285,6 +285,7 @@ def test_all_at_once_computes_what_blocks_of_16_would(
     assert computed(groups, together) <= 1.02 * limit16(groups)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", LOADS)
 @pytest.mark.parametrize(
     ("arrivals", "steps"),
@@ -299,9 +300,4 @@ def test_no_arrival_computes_more_than_natively(
     groups = load()
     ours = computed(groups, arrivals, steps=steps)
     native = computed(groups, arrivals, steps=steps, native=True)
-    if load is sessions and arrivals is by_group:
-        # Known: a turn that generates nothing leaves no checkpoint at its end while
-        # others are in the scheduler, so the next turn starts over.
-        assert ours > native
-        return
     assert ours <= native
