@@ -53,10 +53,31 @@ async def test_one_call(server: Served, salt: str, scoring: str) -> None:
         next(c for c in result.candidates if c.index == index) for index in (0, 4)
     )
     assert (last.duplicate_of, first.score) == (0, last.score)
-    cached = sorted(c.cached_tokens for c in result.candidates)
-    assert cached[0] == 0  # one branch computes the document, the others resume
-    assert cached[1] >= result.document_tokens - 16
+    sent = [c for c in result.candidates if c.duplicate_of is None]
+    # One branch computes what all share, and the others read it.
+    assert max(c.cached_tokens for c in sent) >= result.document_tokens - 16
     assert result.usage.rounds is not None
+    assert result.usage.computed_tokens == sum(c.usage.computed_tokens for c in sent)
+    assert result.usage.computed_tokens >= result.shared_tokens
+
+
+async def test_parts_are_kept_for_the_groups_that_follow(
+    server: Served, salt: str
+) -> None:
+    shots = "".join(f"Person {i} lives in town number {i}.\n\n" for i in range(40))
+    found = {}
+    async with connect(server) as client:
+        for text in ("Anna lives in Oslo.", "Tom lives in Rome."):
+            for name, document in (("parts", [shots, text]), ("whole", shots + text)):
+                found[name] = await client.score_candidates(
+                    document, ["Oslo city", "Rome town"], cache_salt=f"{salt}-{name}"
+                )
+    parts, whole = found["parts"], found["whole"]
+    assert parts.document_tokens == whole.document_tokens > 300
+    assert parts.usage.computed_tokens < parts.shared_tokens / 2
+    for one in parts.candidates:
+        [other] = [c for c in whole.candidates if c.index == one.index]
+        assert one.score == pytest.approx(other.score, abs=0.1)
 
 
 async def test_the_sdk_asks_what_the_server_was_asked(
