@@ -29,11 +29,13 @@ class Scan:
             was skipped by the native loop for a reason of its own (such as the number
             of adapters in a round), and the last one may have ended its scan.
         deferred: branches put off because they would have been cut short (+Frag).
+        crowded: requests left for the next round since the cache is crowded.
         cut: the scan ended at the scan limit.
     """
 
     passed: list[str] = field(default_factory=list)
     deferred: int = 0
+    crowded: set[str] = field(default_factory=set)
     cut: bool = False
 
 
@@ -64,5 +66,7 @@ def left_out(
     return [
         request.request_id
         for request in waiting
-        if request.request_id not in scan.passed and is_eligible(request)
+        if request.request_id not in scan.passed
+        and request.request_id not in scan.crowded
+        and is_eligible(request)
     ]

@@ -443,6 +443,7 @@ class RadixFlowScheduler(AsyncScheduler):
                 self._pins.pin(point, hit[0].blocks)
             if self._planner.leads(request) and self._is_crowded(point):
                 self._scan.deferred += 1
+                self._scan.crowded.add(request.request_id)
                 return False
             if self._defers(self._would_be_cut(needs)):
                 self._planner.deferred(request, needs)
