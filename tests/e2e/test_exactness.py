@@ -166,10 +166,10 @@ def test_many_branches(server: Served, salt: str, encode: Encode, count: int) ->
 def test_repeats_give_the_same_numbers(server: Served, salt: str) -> None:
     load = loads()[5]
     answers = [ask(server, load, salt) for _ in range(4)]
-    # The first computes the document, in another batch than those that resume.
-    same(answers[1].rows, answers[0].rows)
-    for later in answers[2:]:
-        assert same(later.rows, answers[1].rows) <= 0.001
+    # The first computes the document, in another batch than those that resume, and a
+    # repeat may resume further on than the one before it.
+    for later in answers[1:]:
+        assert same(later.rows, answers[0].rows) <= 0.01
 
 
 def test_duplicates_and_prefixes(server: Served, salt: str, encode: Encode) -> None:
@@ -205,7 +205,8 @@ def test_twenty_groups_at_once(server: Served, salt: str) -> None:
 def test_a_salt_is_a_cache_of_its_own(server: Served) -> None:
     load = loads()[5]
     first, second = (ask(server, load, fresh_salt()) for _ in range(2))
-    assert min(first.cached) == min(second.cached) == 0  # each computes its document
+    for answer in (first, second):  # each computes its document
+        assert answer.usage["computed_tokens"] >= answer.started["document_tokens"]
 
 
 # --- other forms of a document --------------------------------------------------------
