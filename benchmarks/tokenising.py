@@ -77,8 +77,6 @@ def made(tokenizer: Any, request: BranchesRequest) -> GroupPrompts:
         tokenizer,
         vocabulary=2**31,
         limit=2**31,
-        match_unit=16,
-        price=256,
     )
 
 
