@@ -18,6 +18,8 @@ from server_ext.policy.tree import Point, PrefixTree
 
 __all__ = ["StopPlanner"]
 
+MAX_CROWDED_ROUNDS = 64
+"""Rounds that a request gives way to checkpoints in use before it runs regardless."""
 MAX_COUNTED = 256
 """Points that are counted to find out whether the cache is crowded."""
 
@@ -43,6 +45,7 @@ class StopPlanner:
         self._prefilling: set[str] = set()
         self._decided: tuple[str, int, int] = ("", 0, 0)
         self._needs: dict[str, tuple[int, int]] = {}
+        self._gave_way: dict[str, int] = {}
 
     # -- the life of a request ---------------------------------------------------
 
@@ -97,6 +100,7 @@ class StopPlanner:
             self.tree.admitted(request.request_id, hit // self.tree.unit)
             self._prefilling.add(request.request_id)
             self._needs.pop(request.request_id, None)
+            self._gave_way.pop(request.request_id, None)
 
     def preempted(self, request: Request) -> None:
         """The request waits again, from its beginning."""
@@ -116,6 +120,7 @@ class StopPlanner:
         self._unplanned.pop(request_id, None)
         self._prefilling.discard(request_id)
         self._needs.pop(request_id, None)
+        self._gave_way.pop(request_id, None)
         self._stops.forget(request_id)
 
     def round_planned(self, requests: Iterable[Request]) -> None:
@@ -146,6 +151,14 @@ class StopPlanner:
         """Remember the chunk of a deferred request, to spare it a lookup."""
         name = request.request_id
         self._needs[name] = self.tree.published_depth(name), needs
+
+    def gives_way(self, request: Request) -> bool:
+        """Whether a request waits a round for checkpoints in use; bounded for each."""
+        rounds = self._gave_way.get(request.request_id, 0)
+        if rounds >= MAX_CROWDED_ROUNDS:
+            return False
+        self._gave_way[request.request_id] = rounds + 1
+        return True
 
     def known_needs(self, request: Request) -> int | None:
         """The chunk that a deferred request needs, None once it may need less.

@@ -441,7 +441,8 @@ class RadixFlowScheduler(AsyncScheduler):
                 return False
             if (point := self._planner.point_of(request, hit[1])) is not None:
                 self._pins.pin(point, hit[0].blocks)
-            if self._planner.leads(request) and self._is_crowded(point):
+            crowded = self._planner.leads(request) and self._is_crowded(point)
+            if crowded and self._planner.gives_way(request):
                 self._scan.deferred += 1
                 self._scan.crowded.add(request.request_id)
                 return False
@@ -473,8 +474,9 @@ class RadixFlowScheduler(AsyncScheduler):
         """Whether a new checkpoint should wait until others are used (depth first).
 
         So where checkpoints that requests wait for fill their share of the pool, unless
-        the request resumes from one with no other below it.  The first request of a
-        round always runs where nothing else does, so that nobody waits for ever.
+        the request resumes from one with no other below it.  A request gives way a
+        bounded number of rounds (`StopPlanner.gives_way`), and at once where nothing
+        else runs, so that nobody waits for ever.
         """
         queue = self.waiting
         if not (self._admitted or self.running) or not isinstance(queue, PrefixQueue):
