@@ -24,8 +24,8 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks._harness import Claim, write_results
-from server_ext.config import POLICIES
-from server_ext.hints import STATE_ONLY
+from server_ext.policy.config import POLICIES
+from server_ext.policy.hints import STATE_ONLY
 from server_ext.replay import rig
 from server_ext.replay.cards import CARDS, Card
 from server_ext.replay.policies import MATCH_UNIT, Arm

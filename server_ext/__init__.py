@@ -2,10 +2,12 @@
 
 The rooms, in the direction that the data flows::
 
-    serve -> (vLLM) -> api: request -> engine: hints -> readiness -> native scheduler
+    serve -> (vLLM) -> api: one request -> engine: the scheduler's hooks -> policy
 
-`config`, `hints`, `readiness` and `metrics` are pure and import neither vLLM nor
-FastAPI.  `engine` runs in the engine process, `api` in the API-server process.
+`serve` starts vLLM with what `model` finds out about the checkpoint, and `self_test`
+asks the running server whether it is exact.  `api` runs in the API-server process,
+`engine` in the engine process, `policy` is pure and imports neither vLLM nor FastAPI.
+`replay` runs the scheduler without a model; `demo` holds the bundled checkpoint.
 """
 
 __all__ = ["__version__"]

@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from server_ext.config import ConfigurationError
+from server_ext.policy.config import ConfigurationError
 
 __all__ = ["HYBRIDS", "check_model", "is_hybrid"]
 

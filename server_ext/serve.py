@@ -17,17 +17,17 @@ from importlib import metadata
 from pathlib import Path
 
 from server_ext import self_test
-from server_ext.config import (
+from server_ext.demo import CHECKPOINT
+from server_ext.engine.compat import check_version
+from server_ext.engine.scheduler_name import REFUSAL_FILE, SCHEDULER
+from server_ext.model import check_model, is_hybrid
+from server_ext.policy.config import (
     PAGE_VARIABLE,
     POLICY_VARIABLE,
     ConfigurationError,
     page_wanted,
     policy_from_config,
 )
-from server_ext.demo import CHECKPOINT
-from server_ext.engine.compat import check_version
-from server_ext.engine.scheduler_name import REFUSAL_FILE, SCHEDULER
-from server_ext.model import check_model, is_hybrid
 from server_ext.smollm2 import cached_checkpoint
 
 __all__ = ["main", "vllm_arguments"]

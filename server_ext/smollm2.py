@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from server_ext.config import ConfigurationError
+from server_ext.policy.config import ConfigurationError
 
 if TYPE_CHECKING:
     import numpy as np

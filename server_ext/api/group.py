@@ -27,7 +27,7 @@ from server_ext.api.scoring import (
     sampling,
 )
 from server_ext.api.tokens import GroupPrompts
-from server_ext.hints import VERSION
+from server_ext.policy.hints import VERSION
 
 if TYPE_CHECKING:
     from vllm.engine.protocol import EngineClient

@@ -14,7 +14,7 @@ import anyio.lowlevel
 import anyio.to_thread
 from starlette.responses import StreamingResponse
 
-from server_ext.perfetto import chrome_trace
+from server_ext.api.perfetto import chrome_trace
 
 if TYPE_CHECKING:
     from server_ext.api.server import Server

@@ -15,7 +15,7 @@ from server_ext.api.drain import DrainMiddleware, watch_shutdown
 from server_ext.api.exposition import SchedulerCollector
 from server_ext.api.router import router
 from server_ext.api.server import Server
-from server_ext.config import page_wanted
+from server_ext.policy.config import page_wanted
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

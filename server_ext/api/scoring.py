@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm.sampling_params import SamplingParams
 
-from server_ext.hints import TRIM_ROWS
+from server_ext.policy.hints import TRIM_ROWS
 
 if TYPE_CHECKING:
     from vllm.outputs import RequestOutput

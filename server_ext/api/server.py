@@ -21,7 +21,7 @@ from server_ext.api.group import Load, Route
 from server_ext.api.progress import Groups
 from server_ext.api.protocol import BranchesRequest, RequestRefused, shortened
 from server_ext.api.tokens import GroupPrompts
-from server_ext.config import POLICIES
+from server_ext.policy.config import POLICIES
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

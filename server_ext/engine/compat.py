@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterator
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from server_ext.config import ConfigurationError, policy_from_config
+from server_ext.policy.config import ConfigurationError, policy_from_config
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vllm.v1.core.single_type_kv_cache_manager import MambaManager
     from vllm.v1.request import Request
 
-    from server_ext.readiness import CommitFence
+    from server_ext.policy.readiness import CommitFence
 
 __all__ = [
     "TESTED",

@@ -13,7 +13,7 @@ from itertools import chain, islice
 from vllm.v1.request import Request
 
 from server_ext.engine.publication import PlannedStops, is_decoding
-from server_ext.hints import Hints
+from server_ext.policy.hints import Hints
 from server_ext.policy.tree import Point, PrefixTree
 
 __all__ = ["StopPlanner"]

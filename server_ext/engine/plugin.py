@@ -12,8 +12,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from server_ext.config import ConfigurationError
 from server_ext.engine import patches
+from server_ext.policy.config import ConfigurationError
 
 __all__ = ["register"]
 

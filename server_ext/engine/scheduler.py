@@ -23,14 +23,6 @@ from vllm.v1.core.sched.request_queue import SchedulingPolicy, create_request_qu
 from vllm.v1.outputs import LogprobsTensors, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
-from server_ext.admission import Gate, Room
-from server_ext.config import (
-    POLICIES,
-    ConfigurationError,
-    Policy,
-    policy_from_config,
-    policy_named,
-)
 from server_ext.engine import block_copy, compat
 from server_ext.engine.audit import AvoidableBubbleError, Scan, left_out
 from server_ext.engine.pins import Pins
@@ -42,11 +34,19 @@ from server_ext.engine.publication import (
 )
 from server_ext.engine.queue import PrefixQueue
 from server_ext.engine.scheduler_name import REFUSAL_FILE
-from server_ext.hints import IGNORED, Hints, read_hints
-from server_ext.metrics import Round, RoundLog
+from server_ext.policy.admission import Gate, Room
+from server_ext.policy.arrivals import Arrival, Arrivals, packed
+from server_ext.policy.config import (
+    POLICIES,
+    ConfigurationError,
+    Policy,
+    policy_from_config,
+    policy_named,
+)
+from server_ext.policy.counters import Round, RoundLog
+from server_ext.policy.hints import IGNORED, Hints, read_hints
+from server_ext.policy.readiness import CommitFence, Readiness, classify
 from server_ext.policy.tree import Point, PrefixTree
-from server_ext.readiness import CommitFence, Readiness, classify
-from server_ext.recording import Arrival, Arrivals, packed
 
 __all__ = ["RadixFlowScheduler"]
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
-from server_ext.config import MAX_COST
+from server_ext.policy.config import MAX_COST
 from server_ext.replay.worker import Cost
 
 __all__ = ["Calibration", "CalibrationError", "Sample", "calibrate", "samples"]

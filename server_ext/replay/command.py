@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from server_ext.config import POLICIES
+from server_ext.policy.config import POLICIES
 from server_ext.replay.cards import CARDS
 from server_ext.replay.grid import (
     Cell,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from server_ext.config import POLICIES, Policy
+from server_ext.policy.config import POLICIES, Policy
 
 __all__ = ["ARMS", "BASELINES", "PAPER", "PARTS", "Arm", "arm_named"]
 

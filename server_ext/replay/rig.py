@@ -33,11 +33,11 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
-from server_ext.config import Policy
 from server_ext.demo import CHECKPOINT
 from server_ext.engine import block_copy
 from server_ext.engine.scheduler import RadixFlowScheduler
-from server_ext.hints import TRIM_ROWS, VERSION, Hints
+from server_ext.policy.config import Policy
+from server_ext.policy.hints import TRIM_ROWS, VERSION, Hints
 from server_ext.replay.cards import Card
 from server_ext.replay.keys import key
 from server_ext.replay.policies import MATCH_UNIT, Arm

@@ -22,7 +22,7 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 
 from server_ext.api.group import BRANCHES_IN_FLIGHT
-from server_ext.hints import MAX_BOUNDARIES, Hints
+from server_ext.policy.hints import MAX_BOUNDARIES, Hints
 from server_ext.replay.cards import Card
 from server_ext.replay.clock import Clock, Device
 from server_ext.replay.ends import RoundEnds

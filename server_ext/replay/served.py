@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from server_ext.config import Policy
-from server_ext.hints import Hints
-from server_ext.recording import KEY
+from server_ext.policy.arrivals import KEY
+from server_ext.policy.config import Policy
+from server_ext.policy.hints import Hints
 
 __all__ = [
     "Recording",

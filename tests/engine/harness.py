@@ -36,7 +36,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 from server_ext.engine import block_copy
 from server_ext.engine.queue import PrefixQueue
 from server_ext.engine.scheduler import RadixFlowScheduler
-from server_ext.hints import TRIM_ROWS
+from server_ext.policy.hints import TRIM_ROWS
 from server_ext.replay.rig import Shape, cache_layout, scaled
 from tests.engine.shadow import ShadowWorker
 

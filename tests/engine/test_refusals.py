@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import vllm
 
-from server_ext.config import POLICIES, ConfigurationError
 from server_ext.engine import block_copy, compat
 from server_ext.engine.scheduler_name import REFUSAL_FILE
+from server_ext.policy.config import POLICIES, ConfigurationError
 from tests.engine.harness import (
     Driver,
     create_scheduler,

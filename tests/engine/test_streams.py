@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server_ext.config import POLICIES
+from server_ext.policy.config import POLICIES
 from tests.engine.harness import Driver, make_request, tokens
 from tests.engine.loads import Load, driver_for, loads, play
 

@@ -14,9 +14,9 @@ from vllm.v1.engine.core import EngineCore
 from vllm.v1.worker import utils
 from vllm.v1.worker.worker_base import WorkerBase
 
-from server_ext.config import ConfigurationError
 from server_ext.engine import block_copy, patches, plugin
 from server_ext.engine.scheduler_name import REFUSAL_FILE
+from server_ext.policy.config import ConfigurationError
 
 EVERY = ["block_copy", "token_rows", "prompt_logprobs"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from server_ext.config import policy_from_config
+from server_ext.policy.config import policy_from_config
 from server_ext.replay import main
 from server_ext.replay.calibrate import CalibrationError, calibrate, samples
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from server_ext.config import POLICIES
-from server_ext.recording import KEPT, KEY, Arrival, Arrivals, packed
+from server_ext.policy.arrivals import KEPT, KEY, Arrival, Arrivals, packed
+from server_ext.policy.config import POLICIES
 from server_ext.replay import main
 from server_ext.replay.cards import CARDS
 from server_ext.replay.policies import ARMS

@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from server_ext import recording
-from server_ext.metrics import Round
-from server_ext.recording import Arrival, Arrivals
+from server_ext.policy import arrivals
+from server_ext.policy.arrivals import Arrival, Arrivals
+from server_ext.policy.counters import Round
 from tests.server.fake_engine import Client, FakeEngine, serve, until
 
 pytestmark = pytest.mark.asyncio
@@ -67,14 +67,14 @@ def kept(number: int, keys: int = 1) -> Kept:
 async def test_arrivals_come_in_small_pages_and_go_as_one_list(number: int) -> None:
     engine = kept(number)
     answer = json.loads((await get(engine, "arrivals")).body)
-    let_go = max(number - recording.KEPT, 0)
+    let_go = max(number - arrivals.KEPT, 0)
     assert [one["name"] for one in answer["arrivals"]] == [
         f"r{at}" for at in range(let_go, number)
     ]
     assert answer["v"] == 1
     assert answer["policy"] == {"name": "radix"}
     assert answer["dropped"] == let_go
-    assert len(engine.starts) >= min(number, recording.KEPT) / 132
+    assert len(engine.starts) >= min(number, arrivals.KEPT) / 132
     assert "next" not in answer
 
 
@@ -96,7 +96,7 @@ async def test_arrivals_after_a_round() -> None:
 
 
 async def test_arrivals_that_are_let_go_while_they_are_read_are_counted() -> None:
-    engine = kept(recording.KEPT)
+    engine = kept(arrivals.KEPT)
     original = engine.call_utility_async
 
     async def call(method: str, after: int, start: int) -> Any:
@@ -108,7 +108,7 @@ async def test_arrivals_that_are_let_go_while_they_are_read_are_counted() -> Non
     engine.call_utility_async = call  # type: ignore[method-assign]
     answer = json.loads((await get(engine, "arrivals")).body)
     assert answer["dropped"] > 0
-    assert len(answer["arrivals"]) + answer["dropped"] >= recording.KEPT
+    assert len(answer["arrivals"]) + answer["dropped"] >= arrivals.KEPT
     assert len(engine.starts) < 100
 
 

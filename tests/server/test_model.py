@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from server_ext.config import ConfigurationError
 from server_ext.demo import CHECKPOINT
 from server_ext.engine.compat import installed_version
 from server_ext.model import HYBRIDS, is_hybrid
+from server_ext.policy.config import ConfigurationError
 from server_ext.serve import vllm_arguments
 
 LATER = {

@@ -26,8 +26,8 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from server_ext.api import page
 from server_ext.api.plugin import RadixFlowEndpoints
 from server_ext.api.progress import ENDED, SHOWN, Groups
-from server_ext.config import ConfigurationError, page_wanted
-from server_ext.metrics import Counters, Round
+from server_ext.policy.config import ConfigurationError, page_wanted
+from server_ext.policy.counters import Counters, Round
 from server_ext.serve import vllm_arguments
 from tests.server.fake_engine import Client, FakeEngine, group, serve, until
 from tests.server.sockets import listening

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from server_ext import self_test, serve
-from server_ext.config import ConfigurationError, policy_from_config
 from server_ext.demo import CHECKPOINT
 from server_ext.engine import compat
 from server_ext.engine.scheduler_name import REFUSAL_FILE, SCHEDULER
+from server_ext.policy.config import ConfigurationError, policy_from_config
 from server_ext.serve import main, vllm_arguments
 
 

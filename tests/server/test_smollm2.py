@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from tokenizers import Tokenizer, pre_tokenizers
 
 from server_ext import serve, smollm2
-from server_ext.config import ConfigurationError
+from server_ext.policy.config import ConfigurationError
 from server_ext.serve import vllm_arguments
 
 WIDTH, HEADS, KV_HEADS, HIDDEN = 64, 4, 2, 32

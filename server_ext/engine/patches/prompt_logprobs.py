@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from server_ext.hints import Hints, read_hints
+from server_ext.policy.hints import Hints, read_hints
 
 if TYPE_CHECKING:
     import torch

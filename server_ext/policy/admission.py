@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from server_ext.config import Policy
+from server_ext.policy.config import Policy
 
 __all__ = ["Gate", "Room"]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from server_ext.readiness import CommitFence, Readiness, classify
+from server_ext.policy.readiness import CommitFence, Readiness, classify
 
 READY, BLOCKED = Readiness.READY, Readiness.BLOCKED
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from server_ext.admission import Gate, Room
-from server_ext.config import POLICIES
+from server_ext.policy.admission import Gate, Room
+from server_ext.policy.config import POLICIES
 
 IDLE = Room(running=0, rows=4, tokens=1000)
 BUSY = replace(IDLE, running=1)

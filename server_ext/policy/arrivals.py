@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from server_ext.hints import Hints
+from server_ext.policy.hints import Hints
 
 __all__ = ["Arrival", "Arrivals", "packed"]
 

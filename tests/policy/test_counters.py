@@ -1,6 +1,6 @@
 """What the scheduler counts."""
 
-from server_ext.metrics import Counters, Round, RoundLog
+from server_ext.policy.counters import Counters, Round, RoundLog
 
 
 def round_of(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server_ext.hints import IGNORED, TRIM_ROWS, Hints, read_hints
+from server_ext.policy.hints import IGNORED, TRIM_ROWS, Hints, read_hints
 
 CONTRACT = Path(__file__).parents[1] / "contract"
 GOLDEN = json.loads((CONTRACT / "hints.json").read_text("utf-8"))

@@ -21,7 +21,7 @@ def chrome_trace(rounds: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The events of a trace.
 
     Args:
-        rounds: rounds as `server_ext.metrics.Round.as_dict` gives them, oldest first.
+        rounds: rounds as `Round.as_dict` gives them, oldest first.
 
     Returns:
         JSON-ready events; times in microseconds of the scheduler's clock.  A round

@@ -2,7 +2,7 @@
 
 import pytest
 
-from server_ext.config import (
+from server_ext.policy.config import (
     DEFAULT_POLICY,
     POLICIES,
     ConfigurationError,
