@@ -80,9 +80,8 @@ class StopPlanner:
         if hints is not None and hints.boundaries and self._use_hints:
             self._expect(request, hints)
             return
-        self._unplanned[name] = tuple(
-            sorted({last // self._block_size * self._block_size // unit, last // unit})
-        )
+        in_block = last // self._block_size * self._block_size // unit
+        self._unplanned[name] = in_block, last // unit
         if request.max_tokens > 1 and end.parent is not None and not end.published:
             end.expected = max(end.expected, 1)  # the next turn of a chat goes on here
 

@@ -79,8 +79,10 @@ def is_decoding(request: Request) -> bool:
     The same test as in vLLM's ``_mamba_block_aligned_split``: from there on a round
     advances the state by what was generated, and native publication is exact.
     """
-    prefill_end = max(request.num_prompt_tokens, request.num_tokens - 1)
-    return bool(request.num_computed_tokens >= prefill_end)
+    computed = request.num_computed_tokens
+    return bool(
+        computed >= request.num_prompt_tokens and computed >= request.num_tokens - 1
+    )
 
 
 def publish_planned_stops(manager: KVCacheManager, stops: PlannedStops) -> None:

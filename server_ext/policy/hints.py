@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Literal
 
 __all__ = ["IGNORED", "TRIM_ROWS", "Hints", "read_hints"]
@@ -36,6 +35,8 @@ _KEYS = frozenset(
         "internal",
     )
 )
+_NONE: list[int] = []
+_NOTHING: Mapping[str, object] = {}
 _GROUP_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -66,10 +67,6 @@ IGNORED = object()
 """Returned for hints that are there but cannot be used."""
 
 
-def _bounded(value: object, low: int, high: int) -> bool:
-    return type(value) is int and low <= value <= high
-
-
 def read_hints(extra_args: object) -> Hints | object | None:
     """Read the hints of one request.
 
@@ -82,44 +79,40 @@ def read_hints(extra_args: object) -> Hints | object | None:
     """
     if not isinstance(extra_args, Mapping):
         return None
-    ours = {
-        key: value
-        for key, value in extra_args.items()
-        if isinstance(key, str) and key.startswith(_PREFIX)
-    }
+    ours = [k for k in extra_args if isinstance(k, str) and k.startswith(_PREFIX)]
     if not ours:
         return None
-    internal = ours.get(INTERNAL, {})
-    if not _wellformed(ours) or not isinstance(internal, Mapping):
+    group = extra_args.get("radixflow_group")
+    role = extra_args.get("radixflow_role")
+    branches: Any = extra_args.get("radixflow_branches")
+    boundaries = extra_args.get("radixflow_boundaries", _NONE)
+    scored_from = extra_args.get("radixflow_scored_from", 0)
+    internal = extra_args.get(INTERNAL, _NOTHING)
+    if (
+        not _KEYS.issuperset(ours)
+        or not _is_bounded(extra_args.get("radixflow_v"), VERSION, VERSION)
+        or not (isinstance(group, str) and _GROUP_ID.fullmatch(group))
+        or role not in ("producer", "consumer")
+        or not _is_bounded(branches, 1, MAX_BRANCHES)
+        or not _are_boundaries(boundaries)
+        or not _is_bounded(scored_from, 0, MAX_TOKENS)
+        or not isinstance(internal, Mapping)
+    ):
         return IGNORED
-    return Hints(
-        group=ours["radixflow_group"],
-        role=ours["radixflow_role"],
-        branches=ours["radixflow_branches"],
-        boundaries=tuple(ours.get("radixflow_boundaries", ())),
-        scored_from=ours.get("radixflow_scored_from", 0),
-        trim_rows=internal.get("trim_rows") is True,
-    )
+    trims = internal.get("trim_rows") is True
+    return Hints(group, role, branches, tuple(boundaries), scored_from, trims)
 
 
-def _wellformed(ours: Mapping[str, Any]) -> bool:
-    group = ours.get("radixflow_group")
-    return (
-        ours.keys() <= _KEYS
-        and _bounded(ours.get("radixflow_v"), VERSION, VERSION)
-        and isinstance(group, str)
-        and _GROUP_ID.fullmatch(group) is not None
-        and ours.get("radixflow_role") in ("producer", "consumer")
-        and _bounded(ours.get("radixflow_branches"), 1, MAX_BRANCHES)
-        and _are_boundaries(ours.get("radixflow_boundaries", []))
-        and _bounded(ours.get("radixflow_scored_from", 0), 0, MAX_TOKENS)
-    )
+def _is_bounded(value: object, low: int, high: int) -> bool:
+    return type(value) is int and low <= value <= high
 
 
 def _are_boundaries(value: object) -> bool:
-    return (
-        isinstance(value, list)
-        and len(value) <= MAX_BOUNDARIES
-        and all(_bounded(tokens, 1, MAX_TOKENS) for tokens in value)
-        and all(one < other for one, other in pairwise(value))
-    )
+    if not isinstance(value, list) or len(value) > MAX_BOUNDARIES:
+        return False
+    last = 0
+    for tokens in value:
+        if type(tokens) is not int or not last < tokens <= MAX_TOKENS:
+            return False
+        last = tokens
+    return True

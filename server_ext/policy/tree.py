@@ -300,12 +300,15 @@ class PrefixTree:
         place = self._places.get(item)
         if place is None or not place.waits:
             return None
-        path = self._path(place.point)
-        known = next((p for p in reversed(path) if p.published), self.root)
-        ahead = [point for point in path if point.depth > known.depth]
+        ahead: list[Point] = []
+        known = place.point
+        while not known.published and known.parent is not None:
+            ahead.append(known)
+            known = known.parent
+        ahead.reverse()
         blocking = self._deepest_worth_waiting(item, place, known.depth, ahead)
         if blocking is not None:
-            self._leave_points(item, path)
+            self._leave_points(item, self._path(place.point))
             return blocking
         for point in ahead:
             if point.leader is None or self._outranks(place, point.leader):
