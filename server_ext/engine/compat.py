@@ -36,6 +36,7 @@ __all__ = [
     "shorter_lookup",
     "snapshot_settings",
     "states_at_end",
+    "weights",
 ]
 
 TESTED = ("0.32.0", "0.33.0")
@@ -135,6 +136,28 @@ def _check_states(config: VllmConfig, block: int, unit: int) -> None:
 def device_type(config: VllmConfig) -> str:
     """Type of the device that the server runs on, such as ``cpu`` or ``cuda``."""
     return str(config.device_config.device_type)
+
+
+def weights(config: VllmConfig) -> float:
+    """Weights that a token passes on each device, in billions, about.
+
+    From the sizes in the model's configuration: attention or recurrence (four square
+    matrices a layer) and the feed-forward layers, of which a mixture of experts uses
+    some; embeddings are left out.
+    """
+    model, parallel = config.model_config, config.parallel_config
+    sizes = model.hf_text_config
+    hidden = model.get_hidden_size()
+    experts = getattr(sizes, "num_experts_per_tok", 0) or 0
+    wide = getattr(sizes, "intermediate_size", 0)
+    if not isinstance(wide, int) or not wide:  # some models have one a layer
+        wide = 4 * hidden
+    if experts:
+        wide = experts * (getattr(sizes, "moe_intermediate_size", 0) or wide)
+        wide += getattr(sizes, "shared_expert_intermediate_size", 0) or 0
+    layers = model.get_num_layers(parallel)
+    each = hidden * (4 * hidden + 3 * wide)
+    return float(layers * each / parallel.tensor_parallel_size / 1e9)
 
 
 def recurrent_managers(manager: KVCacheManager) -> tuple[tuple[int, MambaManager], ...]:

@@ -123,7 +123,9 @@ class RadixFlowScheduler(AsyncScheduler):
                 f"policy {policy.name} holds branches in order of arrival, which "
                 "--scheduling-policy priority overrules: use fcfs or radixflow+"
             )
-        self.policy_preset = policy = policy.on(compat.device_type(self.vllm_config))
+        device = compat.device_type(self.vllm_config)
+        policy = policy.on(device, compat.weights(self.vllm_config))
+        self.policy_preset = policy
         self._gate = self._gate.under(policy)
         self._planner = self._make_planner(policy)
         if policy.native or by_priority:

@@ -31,9 +31,7 @@ PAGE_VARIABLE = "RADIXFLOW_PAGE"
 MAX_HOLD_MS = 1000.0
 MAX_SCAN = 1_000_000
 MAX_COST = 1_000_000
-DEVICE_COSTS: Mapping[str, tuple[int, int]] = {"cpu": (8, 32)}
-"""Tokens that one more request, and one more round, cost on a device."""
-OTHER_COSTS = (16, 256)
+CPU_COSTS = (8, 32)
 
 
 class ConfigurationError(ValueError):
@@ -61,7 +59,7 @@ class Policy:
             short.
         put_off: for ``frag``: most branches a round defers; its scan ends there.
         row_tokens: what one more request in a round costs, in tokens computed; None:
-            a default for the server's device.
+            see `default_costs`.
         round_tokens: what one more round costs, in tokens computed; None: likewise.
         scan_limit: most branches that a round may visit in vain (BLOCKED or deferred).
         fence: READY waits until the step that wrote the state has been processed:
@@ -118,13 +116,14 @@ class Policy:
         alike = replace(self, name="radix", row_tokens=None, round_tokens=None)
         return alike == POLICIES["radix"]
 
-    def on(self, device: str) -> Policy:
-        """The policy with the costs of a device where it leaves them open.
+    def on(self, device: str, weights: float) -> Policy:
+        """The policy with default costs where it leaves them open; see `default_costs`.
 
         Args:
             device: type of vLLM's device, such as ``cpu`` or ``cuda``.
+            weights: weights that a token passes on each device, in billions.
         """
-        row, round_ = DEVICE_COSTS.get(device, OTHER_COSTS)
+        row, round_ = default_costs(device, weights)
         return replace(
             self,
             row_tokens=row if self.row_tokens is None else self.row_tokens,
@@ -134,6 +133,24 @@ class Policy:
     def as_dict(self) -> dict[str, Any]:
         """The policy as JSON-ready data."""
         return asdict(self)
+
+
+def default_costs(device: str, weights: float) -> tuple[int, int]:
+    """What a row and a round cost on a device, in tokens computed.
+
+    A round reads all weights once, which takes as long as to compute about 150 tokens
+    with them, whatever their number (H100 at the shares of its data-sheet rates that
+    `replay.cards` assumes).  Launches and planning take 3 ms a round and 28 us a row,
+    and a token 5.4 us for each billion weights.  On a CPU a round costs little.
+
+    Args:
+        device: type of vLLM's device.
+        weights: weights that a token passes on each device, in billions.
+    """
+    if device == "cpu":
+        return CPU_COSTS
+    weights = max(weights, 0.05)
+    return max(1, round(7 / weights)), round(150 + 550 / weights)
 
 
 def _check_kind(name: str, value: object, kind: Any) -> None:

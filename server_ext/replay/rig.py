@@ -181,7 +181,7 @@ def make_scheduler(
         asynchronous: plan a round while the last one runs.
     """
     shape = Shape.of(card, fine=arm.fine)
-    policy = arm.policy.on("cuda")
+    policy = arm.policy.on("cuda", card.layout.body_weights / 1e9)
     if arm.calibrated:
         row_tokens, round_tokens = card.cost.in_tokens
         policy = replace(policy, row_tokens=row_tokens, round_tokens=round_tokens)

@@ -6,6 +6,7 @@ from server_ext.policy.config import (
     DEFAULT_POLICY,
     POLICIES,
     ConfigurationError,
+    default_costs,
     policy_from_config,
 )
 
@@ -48,17 +49,27 @@ def test_the_native_policy_adds_nothing() -> None:
     assert radix.as_dict()["name"] == "radix"
     assert not radix.tree
     assert [name for name, policy in POLICIES.items() if policy.native] == ["radix"]
-    assert radix.on("cuda").native
+    assert radix.on("cuda", 9.0).native
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_costs_are_the_devices_where_nobody_set_them(device: str) -> None:
     open_, set_ = POLICIES["radixflow+"], {"row_tokens": 0, "round_tokens": 7}
-    on_device = open_.on(device)
+    on_device = open_.on(device, 9.0)
     assert (open_.row_tokens, open_.round_tokens) == (None, None)
     assert 0 < (on_device.row_tokens or 0) < (on_device.round_tokens or 0)
-    altered = policy_from_config({"radixflow": set_}, {}).on(device)
+    altered = policy_from_config({"radixflow": set_}, {}).on(device, 9.0)
     assert (altered.row_tokens, altered.round_tokens) == (0, 7)
+
+
+@pytest.mark.parametrize(
+    ("weights", "row", "round_"), [(0.5, 14, 1250), (7.0, 1, 229), (70.0, 1, 158)]
+)
+def test_a_round_of_a_small_model_costs_more_of_its_tokens(
+    weights: float, row: int, round_: int
+) -> None:
+    assert default_costs("cuda", weights) == (row, round_)
+    assert default_costs("cuda", 0.0) > default_costs("cuda", weights)
 
 
 @pytest.mark.parametrize(
