@@ -155,6 +155,7 @@ class RadixFlowScheduler(AsyncScheduler):
         tree = PrefixTree(
             self.hash_block_size,
             block=self.block_size // self.hash_block_size,
+            rows=self.max_num_running_reqs,
             row_tokens=policy.row_tokens or 0,
             round_tokens=policy.round_tokens or 0,
         )

@@ -102,6 +102,7 @@ class PrefixTree:
     Args:
         unit: tokens of a match unit.
         block: units of a cache block.
+        rows: maximum requests in a round.
         row_tokens: what one more request in a round costs, in tokens.
         round_tokens: what one more round costs, in tokens.
         max_leaves: leaves of ended requests that are remembered.
@@ -113,6 +114,7 @@ class PrefixTree:
         unit: int,
         *,
         block: int = 1,
+        rows: int = 256,
         row_tokens: int = 0,
         round_tokens: int = 0,
         max_leaves: int = 16384,
@@ -120,6 +122,7 @@ class PrefixTree:
     ) -> None:
         self.unit = unit
         self.block = block
+        self.rows = rows
         self.row_tokens = row_tokens
         self.round_tokens = round_tokens
         self.root = Point(None, b"", 0)
@@ -388,9 +391,12 @@ class PrefixTree:
         return other.waits and place.rank < other.rank
 
     def _stop_cost(self, point: Point) -> float:
-        """A slot in a round, and a round that the work of all others fills too."""
+        """A row, and a share of a round that the work of others fills too.
+
+        Where more wait than a round has rows, a stop takes one of these rows.
+        """
         others = self.root.waiting - point.waiting
-        return self.row_tokens + self.round_tokens / (1 + others)
+        return self.row_tokens + self.round_tokens / min(1 + others, self.rows)
 
     def _planned_stop(
         self,
