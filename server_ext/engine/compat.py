@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.core.single_type_kv_cache_manager import MambaManager
+    from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.request import Request
 
     from server_ext.policy.readiness import CommitFence
@@ -26,6 +27,7 @@ __all__ = [
     "after_allocation",
     "backport_exact_readiness",
     "check_configuration",
+    "check_pool",
     "check_version",
     "device_type",
     "forget_unwritten",
@@ -130,6 +132,34 @@ def _check_states(config: VllmConfig, block: int, unit: int) -> None:
             f"less than a cache block ({block}), so a long document could wait for "
             f"ever: raise --max-num-batched-tokens to {block + rows - 1}, lower "
             "--max-num-seqs, or use --policy radixflow+ with --prefix-match-unit 16"
+        )
+
+
+def check_pool(config: VllmConfig, layout: KVCacheConfig) -> None:
+    """Refuse a pool in which the longest sequence would wait for ever.
+
+    vLLM's own count (``max_memory_usage_bytes``) and its null block; a round that is
+    planned while the last one runs takes one more where hits end inside a block.
+
+    Args:
+        config: the engine's configuration.
+        layout: cache groups and blocks.
+
+    Raises:
+        ConfigurationError: with the number of blocks that it takes.
+    """
+    specs = [group.kv_cache_spec for group in layout.kv_cache_groups]
+    needed = 1 + sum(
+        -(-spec.max_memory_usage_bytes(config) // spec.page_size_bytes)
+        for spec in specs
+    )
+    needed += bool(config.scheduler_config.async_scheduling)
+    if layout.num_blocks < needed:
+        longest = config.model_config.max_model_len
+        raise ConfigurationError(
+            f"the cache has {layout.num_blocks} blocks, and one sequence of {longest} "
+            f"tokens takes {needed}: lower --max-model-len, or give the cache more "
+            "memory (--gpu-memory-utilization, --kv-cache-memory-bytes)"
         )
 
 

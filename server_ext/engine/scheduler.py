@@ -82,6 +82,8 @@ class RadixFlowScheduler(AsyncScheduler):
             super().__init__(vllm_config, *args, **kwargs)
             self._check_block_copy()
             self._recurrent = compat.recurrent_managers(self.kv_cache_manager)
+            if self._recurrent:
+                compat.check_pool(vllm_config, self.kv_cache_config)
             self._stops = PlannedStops()
             self._pins = Pins(self.kv_cache_manager.block_pool)
             self._adopt(policy_from_config(vllm_config.additional_config))
@@ -96,6 +98,7 @@ class RadixFlowScheduler(AsyncScheduler):
         self._fence = CommitFence()
         self._hints: dict[str, Hints] = {}
         self._lookup: tuple[str, compat.Hit] | None = None
+        self._starts_over: set[str] = set()
         self._budget_left = 0
         self._admitted = False
         self._scan = Scan()
@@ -246,6 +249,7 @@ class RadixFlowScheduler(AsyncScheduler):
         """
         kv_params, encoder_params = super()._free_request(request, delay_free_blocks)
         self._gate.drop(request.request_id)
+        self._starts_over.discard(request.request_id)
         if self._planner is not None:
             self._planner.finished(request.request_id)
             self._pins.release_unneeded()
@@ -268,6 +272,8 @@ class RadixFlowScheduler(AsyncScheduler):
         compat.forget_unwritten(self.kv_cache_manager, request)
         if self._planner is not None:
             self._planner.preempted(request)
+        if not self.running:  # vLLM has taken it out: it could not go on alone
+            self._start_over(request)
         super()._preempt_request(request, *args, **kwargs)
 
     def _wait_for_deadline(self) -> None:
@@ -382,12 +388,23 @@ class RadixFlowScheduler(AsyncScheduler):
     def _make_room(self, request: Request) -> bool:
         """Pins give way to a request that runs, and to one that would run alone.
 
-        A waiting request beside others finds blocks when they end.
+        A waiting request beside others finds blocks when they end.  Nobody else's end
+        helps one that is alone, but a hit inside a block, and a checkpoint inside one,
+        take a block more than vLLM counts on.
         """
         alone = not self.running
-        return (request.status == RequestStatus.RUNNING or alone) and (
-            self._pins.release_all()
-        )
+        if not alone and request.status != RequestStatus.RUNNING:
+            return False
+        released = self._pins.release_all()
+        if alone and not released:
+            self._start_over(request)
+        return released
+
+    def _start_over(self, request: Request) -> None:
+        """Compute a request natively and without a hit: no request needs less."""
+        self._starts_over.add(request.request_id)
+        if self._planner is not None:
+            self._planner.finished(request.request_id)
 
     def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
         """Natively: vLLM resets the cache only where no block is referenced."""
@@ -550,6 +567,8 @@ class RadixFlowScheduler(AsyncScheduler):
         return self._capped(request, hints, native_cap)
 
     def _native_look_up(self, request: Request, native_cap: int | None) -> compat.Hit:
+        if request.request_id in self._starts_over:
+            return compat.shorter_lookup(self.kv_cache_manager, request, 0)
         caps = () if native_cap is None else (native_cap,)
         hit: compat.Hit = super()._get_local_prefix_cache_hit(request, *caps)
         return hit

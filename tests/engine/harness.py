@@ -92,7 +92,7 @@ class Knobs:
         asynchronous: schedule step n + 1 before the output of step n is processed.
         scheduling: vLLM's own ``fcfs`` or ``priority``.
         recurrent_groups: 0 (full attention alone) to 3.
-        max_model_len: longest sequence.
+        max_model_len: longest sequence; None: what the pool holds, at most 32,768.
         prefix_caching: whether the prefix cache is on.
         cache_mode: vLLM's ``mamba_cache_mode``.
         log_stats: whether vLLM keeps its own statistics.
@@ -113,7 +113,7 @@ class Knobs:
     asynchronous: bool = SECOND_RUNNER
     scheduling: str = "fcfs"
     recurrent_groups: int = 3
-    max_model_len: int = 32768
+    max_model_len: int | None = None
     prefix_caching: bool = True
     cache_mode: str = "align"
     log_stats: bool = False
@@ -171,12 +171,18 @@ def _shape(knobs: Knobs) -> Shape:
         unit=knobs.unit,
         recurrent_groups=knobs.recurrent_groups,
         blocks=knobs.num_blocks,
-        max_model_len=knobs.max_model_len,
+        max_model_len=knobs.max_model_len or _longest(knobs),
         token_budget=knobs.token_budget,
         rows=knobs.rows,
         retention=knobs.retention,
         checkpoint_alignment=knobs.checkpoint_alignment,
     )
+
+
+def _longest(knobs: Knobs) -> int:
+    """Tokens of the longest sequence that the pool holds."""
+    others = 1 + 2 * knobs.recurrent_groups + knobs.asynchronous
+    return min(32768, max(1, knobs.num_blocks - others) * knobs.block_size)
 
 
 # --- requests ---------------------------------------------------------
