@@ -58,8 +58,7 @@ from benchmarks._harness import (
     spread,
     write_results,
 )
-from radixflow_sdk import RadixFlowClient, RadixFlowError, ScoreResult, Timeouts
-from server_ext.demo.reading import (
+from examples.reading import (
     MOST_FACTS,
     ReadingDocument,
     ReadingQuestion,
@@ -67,6 +66,7 @@ from server_ext.demo.reading import (
     likelihood_prompt,
     make_document,
 )
+from radixflow_sdk import RadixFlowClient, RadixFlowError, ScoreResult, Timeouts
 
 ARMS = {
     "label": ("stock", "stock+endpoint", "radix", "radixflow", "radixflow+"),

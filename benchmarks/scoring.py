@@ -55,10 +55,10 @@ from benchmarks._harness import (
     spread,
     write_results,
 )
+from examples.reading import MOST_FACTS, likelihood_prompt, make_document
 from radixflow_sdk import RadixFlowClient, RadixFlowError, Timeouts
 from radixflow_sdk.evals.harness import RadixFlowLM
 from server_ext.demo import CHECKPOINT
-from server_ext.demo.reading import MOST_FACTS, likelihood_prompt, make_document
 
 MODEL = "radixflow-demo"
 SECONDS = 1200.0

@@ -2,8 +2,8 @@
 
     python benchmarks/smollm2.py            # bfloat16 and float32, a server each
 
-`radixflow serve smollm2` scores the excerpts' questions (tests/evals/data) through our
-client, and each token's log-probability is compared with what transformers gave in
+A server scores the excerpts' questions (tests/evals/data) with the checkpoint of
+examples/smollm2.py, and each token's log-probability is compared with transformers in
 float32 (smollm2_reference.json, written by tests/evals/make_smollm2_reference.py).
 Results: benchmarks/results/smollm2.json.
 """
@@ -32,6 +32,7 @@ from benchmarks._harness import (
     show_claims,
     write_results,
 )
+from examples.smollm2 import SERVER_FLAGS, cached_checkpoint
 from radixflow_sdk import (
     RadixFlowClient,
     RadixFlowError,
@@ -108,7 +109,9 @@ def run(dtype: str) -> dict[str, Any]:
     text = (DATA / "smollm2_reference.json").read_text(encoding="utf-8")
     reference = json.loads(text)["options"]
     asked = questions()
-    with Server("NotedRadixFlowScheduler", ["--dtype", dtype], "smollm2") as server:
+    flags = [*SERVER_FLAGS, "--dtype", dtype]
+    model = str(cached_checkpoint())
+    with Server("NotedRadixFlowScheduler", flags, model) as server:
         server.wait(1200)
         began = time.monotonic()
         results = asyncio.run(score(server.url, list(asked.values())))

@@ -28,9 +28,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks._harness import Claim, write_results
+from examples.reading import make_document
 from server_ext.api.protocol import BranchesRequest, RequestRefused
 from server_ext.api.tokens import GroupPrompts, group_prompts
-from server_ext.demo.reading import make_document
 from tests.server.real_tokenizers import NAMES, tokenizer_named
 
 BYTES = 100_000

@@ -50,13 +50,17 @@ from rich.table import Table
 
 from radixflow_sdk import RadixFlowClient, RadixFlowError, ScoreResult, Timeouts
 from server_ext.demo import HELD_OUT
-from server_ext.demo.reading import likelihood_prompt
 
 DOCUMENTS_OF = {8: 2, 16: 3, 40: 1}  # facts in a document: how many such documents
 SHOTS = 5
 STOCK = "radix"
 REPEATS = 3
 SCORING_SECONDS = 300.0
+
+
+def prompt_for(context: str, question: str) -> str:
+    """The text whose continuation is an option: what the model was trained on."""
+    return f"{context}\n\nQuestion: {question}\nAnswer:"
 
 
 class DemoError(Exception):
@@ -82,7 +86,7 @@ class Question:
     @property
     def context(self) -> str:
         """Document and question, as the model reads them."""
-        return likelihood_prompt("".join(self.parts), self.text)
+        return prompt_for("".join(self.parts), self.text)
 
 
 Scores = tuple[tuple[float, ...], ...]
@@ -149,7 +153,7 @@ def few_shot_questions() -> list[Question]:
     short = [entry for entry in _held_out() if entry["facts"] < 8]
     examples = [entry for entry in _held_out() if entry["facts"] == 8][-SHOTS:]
     header = "".join(
-        likelihood_prompt(example["document"], first["question"])
+        prompt_for(example["document"], first["question"])
         + f" {first['options'][first['gold']]}\n\n"
         for example in examples
         for first in example["questions"][:1]

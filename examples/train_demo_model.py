@@ -1,7 +1,7 @@
 """Train the bundled demo checkpoint from scratch: tokenizer, model, held-out accuracy.
 
 What: a Qwen3-Next of under a million parameters (gated delta net and full attention in
-turn, one sparse layer) that reads documents of `server_ext.demo.reading` and answers
+turn, one sparse layer) that reads documents of `examples.reading` and answers
 questions about them in two forms: the log-likelihood of each option after `Answer:`,
 and the probability of ` yes` after `Candidate: ...` and `Correct:`.
 
@@ -21,6 +21,7 @@ import argparse
 import logging
 import math
 import random
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,13 +37,15 @@ from transformers import (
     Qwen3NextForCausalLM,
 )
 
-from server_ext.demo import CHECKPOINT
-from server_ext.demo.reading import (
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from examples.reading import (
     label_prompt,
     likelihood_prompt,
     make_document,
     sample_text,
 )
+from server_ext.demo import CHECKPOINT
 
 VOCABULARY: Final = 1600
 END: Final = "<|end|>"

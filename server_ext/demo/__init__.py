@@ -1,8 +1,7 @@
-"""The bundled demo: a tiny hybrid checkpoint that reads, and the texts it reads.
+"""The bundled demo: a tiny hybrid checkpoint, and questions that it never saw.
 
-The room holds data and the generator of that data. `CHECKPOINT` is a folder that vLLM
-loads as it stands; `HELD_OUT` is a small fixed set of documents and questions that the
-checkpoint never saw. Importing the room must not import torch, transformers or vllm.
+`CHECKPOINT` is a folder that vLLM loads as it stands. `HELD_OUT` is a fixed set of
+documents and questions; ``examples/reading.py`` generated it and the training text.
 """
 
 from __future__ import annotations

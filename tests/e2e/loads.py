@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from examples.reading import make_document
 from server_ext.demo import HELD_OUT
-from server_ext.demo.reading import make_document
 
 # (facts, sentences of filler a fact); a block of the cache (128 tokens) holds about
 # twelve sentences.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from examples.smollm2 import SERVER_FLAGS, cached_checkpoint
 from radixflow_sdk import Progress, RadixFlow, RetryPolicy, ScoreRequest, ScoreResult
 from tests.e2e.loads import loads
 from tests.e2e.served import Served, fresh_salt, launched, serving, wait_for_health
@@ -154,8 +155,8 @@ def test_a_document_has_its_rank(
 
     In float32: in bfloat16 its scores differ by tenths from run to run on one rank too.
     """
-    flags = ("--data-parallel-size", "2", "--dtype", "float32")
-    with serving(tmp_path, *flags, model="smollm2") as served:
+    flags = (*SERVER_FLAGS, "--data-parallel-size", "2", "--dtype", "float32")
+    with serving(tmp_path, *flags, model=str(cached_checkpoint())) as served:
         spread = score(served.url, fresh_salt())
         pinned = score(served.url, fresh_salt(), rank=0)
     assert same(spread, pinned)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from typing import Any
 import torch
 import transformers
 
-from server_ext.smollm2 import FOLDER, cached_checkpoint
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from examples.smollm2 import FOLDER, cached_checkpoint
 
 DATA = Path(__file__).parent / "data"
 FILES = ("musr", "pubmedqa", "xquad")

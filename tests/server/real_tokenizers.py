@@ -3,8 +3,8 @@
 ``mistral_common`` (a dependency of vLLM) has those of Mistral's models. A byte-level
 one is cut to its first ranks, which is a vocabulary of its own, and split once as GPT-2
 splits and once as newer models do. A SentencePiece one makes a Llama-type tokenizer
-with a BOS and no pre-tokenizer at all. SmolLM2's is that of `radixflow serve smollm2`,
-which fetches it, so its tests are slow ones.
+with a BOS and no pre-tokenizer at all. SmolLM2's is that of `examples/smollm2.py`,
+which downloads it, so its tests are slow ones.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
+from examples.smollm2 import cached_checkpoint
 from server_ext.demo import CHECKPOINT
-from server_ext.smollm2 import cached_checkpoint
 
 RANKS = 30_000
 Merge = tuple[str, str]

@@ -1,4 +1,4 @@
-"""The model of ``radixflow serve smollm2``: fetched, converted, kept."""
+"""The checkpoint of ``examples/smollm2.py``: fetched, converted, kept."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer, pre_tokenizers
 
-from server_ext import serve, smollm2
+from examples import smollm2
 from server_ext.policy.config import ConfigurationError
 from server_ext.serve import vllm_arguments
 
@@ -203,9 +203,18 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         smollm2.cached_checkpoint({"XDG_CACHE_HOME": str(tmp_path)})
 
 
-def test_it_is_served_under_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "cached_checkpoint", lambda environ: Path("/kept"))
-    words, _ = vllm_arguments(["smollm2"], {}, hybrid=lambda model: False)
-    assert words[:2] == ["serve", "/kept"]
+def test_the_program_prints_the_folder_that_a_server_loads(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.setattr(smollm2, "cached_checkpoint", lambda: tmp_path)
+    assert smollm2.main() == 0
+    folder = capsys.readouterr().out.strip()
+    words, _ = vllm_arguments(
+        [folder, *smollm2.SERVER_FLAGS], {}, hybrid=lambda model: False
+    )
+    assert words[:2] == ["serve", str(tmp_path)]
     assert words[words.index("--served-model-name") + 1] == "smollm2"
     assert "--mamba-cache-mode" not in words

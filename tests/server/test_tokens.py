@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples.reading import likelihood_prompt, make_document
 from server_ext.api.context import Context
 from server_ext.api.protocol import BranchesRequest, RequestRefused
 from server_ext.api.tokens import GroupPrompts, group_prompts, message_ends
-from server_ext.demo.reading import likelihood_prompt, make_document
 from tests.server.real_tokenizers import NAMES, tokenizer_named
 
 LONG = make_document(seed=1, facts=12, questions=1).text

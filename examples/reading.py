@@ -1,10 +1,9 @@
 """Seeded reading comprehension: documents of facts, questions with four options.
 
-The room writes the texts that the bundled demo checkpoint was trained on and is
-measured on. It needs the standard library alone: it must not import torch, transformers
-or vllm, and it opens no file. The same arguments give the same text on every machine.
+Writes the texts that the bundled demo checkpoint is trained and measured on, with the
+standard library alone. The same arguments give the same text on every machine.
 
-What held out means. A fact is a triple of entity, relation and value ("Clara", where
+What "held out" means. A fact is a triple of entity, relation and value ("Clara", where
 she lives, "Port Alma"). A checksum of the triple puts it into one of five classes.
 Training documents state facts of four classes only and held-out documents state facts
 of the fifth only, so no fact of a held-out document was ever stated in a training

