@@ -1,6 +1,6 @@
 """The vLLM extension of RadixFlow: scheduler class, endpoint plug-in and launcher.
 
-The rooms, in the direction that the data flows::
+The modules, in the direction that the data flows::
 
     serve -> (vLLM) -> api: one request -> engine: the scheduler's hooks -> policy
 

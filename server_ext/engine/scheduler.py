@@ -484,7 +484,7 @@ class RadixFlowScheduler(AsyncScheduler):
     def _defers(self, cut: bool) -> bool:
         """Whether a branch that would be cut short is left for the next round."""
         policy = self.policy_preset
-        if not (policy.frag and cut and self._scan.deferred < policy.put_off):
+        if not (policy.frag and cut and self._scan.deferred < policy.max_deferred):
             return False
         self._scan.deferred += 1
         self.log.counters.deferred += 1

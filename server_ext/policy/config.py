@@ -57,11 +57,11 @@ class Policy:
         hold_ms: longest hold in milliseconds.
         frag: defer a branch whose next chunk the remaining token budget would cut
             short.
-        put_off: for ``frag``: most branches a round defers; its scan ends there.
+        max_deferred: for ``frag``: maximum branches that a round defers.
         row_tokens: what one more request in a round costs, in tokens computed; None:
             see `default_costs`.
         round_tokens: what one more round costs, in tokens computed; None: likewise.
-        scan_limit: most branches that a round may visit in vain (BLOCKED or deferred).
+        scan_limit: maximum BLOCKED or deferred branches that a round visits.
         fence: READY waits until the step that wrote the state has been processed:
             ``auto`` where steps of one engine are not ordered on one device.
     """
@@ -74,7 +74,7 @@ class Policy:
     admission: Literal["none", "timer", "flex"] = "none"
     hold_ms: float = 5.0
     frag: bool = False
-    put_off: int = 32
+    max_deferred: int = 32
     row_tokens: int | None = None
     round_tokens: int | None = None
     scan_limit: int = 256
@@ -94,7 +94,7 @@ class Policy:
                 f"hold_ms must be above 0 and at most {MAX_HOLD_MS:.0f}, "
                 f"got {self.hold_ms}"
             )
-        for name in ("scan_limit", "put_off"):
+        for name in ("scan_limit", "max_deferred"):
             if not 1 <= (most := getattr(self, name)) <= MAX_SCAN:
                 raise ConfigurationError(
                     f"{name} must be from 1 to {MAX_SCAN}, got {most}"
@@ -181,7 +181,11 @@ POLICIES: Mapping[str, Policy] = {
         Policy("radix+flex", admission="flex"),
         Policy("radixflow", admission="flex", **_TRAVERSAL),
         Policy(
-            "radixflow+frag", admission="flex", frag=True, put_off=256, **_TRAVERSAL
+            "radixflow+frag",
+            admission="flex",
+            frag=True,
+            max_deferred=256,
+            **_TRAVERSAL,
         ),
         Policy("radixflow+", tree=True, hints=True, frag=True, **_TRAVERSAL),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +21,7 @@ def script(name: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
 
@@ -36,8 +38,20 @@ def test_figures_in_the_docs_are_those_of_the_results() -> None:
         )
 
 
-def test_the_picture_is_an_image_with_a_title() -> None:
-    root = ET.parse(ROOT / "docs" / "rounds.svg").getroot()
+def test_the_drawn_tree_is_what_the_scheduler_plans() -> None:
+    tree = script("build_tree")
+    shown = (ROOT / "docs" / "tree.svg").read_text(encoding="utf-8")
+    assert shown == tree.build(), "run: python docs/build_tree.py"
+    state = tree.run()
+    led = {point.leader for point in state.names if point.leader is not None}
+    assert state.waits_at
+    assert not led & state.waits_at.keys()  # a request that waits leads nothing
+    assert "prefers-color-scheme: dark" in shown
+
+
+@pytest.mark.parametrize("name", ["rounds", "round", "tree"])
+def test_the_picture_is_an_image_with_a_title(name: str) -> None:
+    root = ET.parse(ROOT / "docs" / f"{name}.svg").getroot()
     assert root.tag.endswith("svg")
     assert root[0].tag.endswith("title")
 

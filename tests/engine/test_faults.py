@@ -275,7 +275,7 @@ def test_a_round_defers_a_bounded_number() -> None:
     driver.run()
 
     driver = Driver.on(preset="radixflow+", token_budget=192)
-    most = driver.scheduler.policy_preset.put_off
+    most = driver.scheduler.policy_preset.max_deferred
     for number in range(2 * most):
         name = f"document {number}"
         driver.send(make_request(driver.scheduler, name, tokens(name, 170)))

@@ -40,7 +40,7 @@ def random_knobs(rng: random.Random) -> Knobs:
         settings={
             "row_tokens": rng.choice([0, 16]),
             "round_tokens": rng.choice([0, 64, 256]),
-            "put_off": rng.choice([1, 32]),
+            "max_deferred": rng.choice([1, 32]),
             "fence": rng.choice(["auto", "on"]),
             "hints": rng.random() < 0.7,
         },
