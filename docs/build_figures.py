@@ -220,7 +220,7 @@ def _medians(cell: dict[str, Any]) -> list[str]:
 
 
 def _claims(claims: Sequence[dict[str, Any]]) -> str:
-    """A line a kind of claim: how many are met, and the one farthest from its target."""
+    """One line per kind of claim: how many are met, and the worst of them."""
     kinds: dict[str, list[dict[str, Any]]] = {}
     for claim in claims:
         kinds.setdefault(claim["name"].rpartition(": ")[2], []).append(claim)
