@@ -67,7 +67,7 @@ def _comes_up(server: subprocess.Popen[bytes], url: str) -> bool:
 
 
 def _stop(server: subprocess.Popen[bytes]) -> None:
-    """Ask as Ctrl-C does, then kill what is left of the process group."""
+    """Send SIGINT, then SIGKILL to what remains of the process group."""
     for signal_number in (signal.SIGINT, signal.SIGKILL):
         try:
             os.killpg(server.pid, signal_number)

@@ -37,8 +37,8 @@ MATCH_UNIT = 16
 SELF_TEST = "--self-test"
 
 QUIET = "ignore:resource_tracker:UserWarning"
-"""vLLM's processes leave shared memory for Python's tracker to give back.  It does, and
-says so after our last line: nothing that anyone could act on."""
+"""vLLM's processes leave shared memory for Python's tracker to free.  It does, with a
+warning after our last line that nobody can act on."""
 
 USAGE = """\
 usage: radixflow serve MODEL [--policy NAME] [--page] [--self-test]
@@ -49,7 +49,7 @@ MODEL is a path or a Hugging Face name; `demo` is the bundled hybrid model.
 --page shows a live page of the scheduler at /radixflow.
 --self-test compares cached with uncached scores on this server, then stops it; exit
 status 1 if they differ.
---host and --port are vLLM's: 127.0.0.1 and 8000 unless told otherwise; an API key
+--host and --port are vLLM's: 127.0.0.1 and 8000 by default; an API key
 for the server is --api-key. `vllm serve --help=all` names all flags.
 """
 

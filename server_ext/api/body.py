@@ -1,7 +1,7 @@
-"""A request's body, read within bounds: so many bytes, in so much time.
+"""Read a request's body within bounds on bytes and time.
 
-What comes too late or is too long is refused while it comes, and the connection is
-closed: nothing of ours waits for the rest.
+A body that is too long or too slow is refused while it arrives, and the connection is
+closed.
 """
 
 from __future__ import annotations
@@ -15,31 +15,30 @@ from server_ext.api.protocol import RequestRefused, shortened
 __all__ = ["read_body"]
 
 
-async def read_body(http: Request, *, most: int, seconds: float) -> bytes:
+async def read_body(http: Request, *, max_bytes: int, seconds: float) -> bytes:
     """The whole body.
 
     Args:
         http: the request.
-        most: bytes that it may have.
-        seconds: from now to its last byte.
+        max_bytes: maximum length.
+        seconds: maximum time until its last byte.
 
     Raises:
         RequestRefused: 415 for a body that is not declared as JSON; 413 for one over
-            `most` bytes, at once where its length is known beforehand; 408 for one that
-            is not whole in `seconds`; 400 where the client went away (nobody reads
-            that answer).
+            `max_bytes`, at once where its length is declared; 408 for one that is not
+            complete after `seconds`; 400 where the client disconnected.
     """
     _check_media_type(http.headers.get("content-type", ""))
     length = http.headers.get("content-length", "")
-    if length.isascii() and length.isdigit() and int(length[:20]) > most:
-        raise _too_large(most)
+    if length.isascii() and length.isdigit() and int(length[:20]) > max_bytes:
+        raise _too_large(max_bytes)
     body = bytearray()
     try:
         with anyio.fail_after(seconds):
             async for chunk in http.stream():
                 body += chunk
-                if len(body) > most:
-                    raise _too_large(most)
+                if len(body) > max_bytes:
+                    raise _too_large(max_bytes)
     except TimeoutError:
         raise RequestRefused(
             408,
@@ -71,9 +70,9 @@ def _check_media_type(declared: str) -> None:
         )
 
 
-def _too_large(most: int) -> RequestRefused:
+def _too_large(max_bytes: int) -> RequestRefused:
     return RequestRefused(
         413,
         "body_too_large",
-        f"the body is over {most} bytes: send fewer branches a group",
+        f"the body is over {max_bytes} bytes: send fewer branches a group",
     )

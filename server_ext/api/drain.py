@@ -1,9 +1,9 @@
-"""A server that is told to stop takes no more work, and says so.
+"""Refuse new work while the server shuts down.
 
-vLLM shuts its engine down first: with ``--shutdown-timeout`` it finishes what it has,
-and rejects every request that comes later, whose client would read an empty answer.
-From the signal on, new work is refused with 503 and ``Retry-After``, and ``/health``
-fails, so that a load balancer goes elsewhere.
+vLLM shuts its engine down first. With ``--shutdown-timeout`` the engine finishes what
+it has and rejects later requests, whose clients would read an empty answer. From the
+signal on, new work is refused with 503 and ``Retry-After``, and ``/health``
+fails, so that a load balancer uses another replica.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RETRY_SECONDS = 1
 
 
 class DrainMiddleware:
-    """Refuse new work once the server has been told to stop.
+    """Refuse new work once the server shuts down.
 
     Args:
         app: what answers until then.
@@ -51,8 +51,8 @@ class DrainMiddleware:
 def watch_shutdown(engine_client: EngineClient, state: State) -> None:
     """Mark `state` as draining once vLLM shuts its engine down.
 
-    It calls ``engine_client.shutdown`` in a thread as soon as the signal has come, and
-    tells nobody else.
+    vLLM calls ``engine_client.shutdown`` in a thread on the signal, and has no other
+    hook for it.
     """
     native = engine_client.shutdown
 
@@ -64,7 +64,7 @@ def watch_shutdown(engine_client: EngineClient, state: State) -> None:
 
 
 def is_draining(state: State) -> bool:
-    """Whether the server has been told to stop."""
+    """Whether the server is shutting down."""
     return bool(getattr(state, "radixflow_draining", False))
 
 

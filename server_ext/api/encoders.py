@@ -1,8 +1,8 @@
 """Encode requests off the event loop, fairly.
 
-A request is encoded in slices of a few milliseconds.  After each it goes to the back of
-its queue, so that one with thousands of branches does not keep others waiting, and
-there it ends if its client has gone.  Short requests have an encoder of their own: a
+A request is encoded in slices of a few milliseconds.  After each it returns to the end
+of its queue, so that one with thousands of branches does not delay others; it stops if
+its client has disconnected.  Short requests have an encoder of their own: a
 single long context cannot be cut into slices.
 """
 
@@ -28,7 +28,7 @@ SHORT_CHARACTERS = 32_768
 
 
 class Encoders:
-    """Two threads at most, each with a tokenizer that no other thread uses.
+    """At most two threads, each with a tokenizer that no other thread uses.
 
     Args:
         tokenizer: the model's tokenizer; long requests use a copy of it.

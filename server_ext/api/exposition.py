@@ -1,7 +1,7 @@
 """Prometheus: the scheduler's counters as ``radixflow_*`` series on ``/metrics``.
 
-The scheduler lives in another process, so its snapshot is fetched once a second and
-shown to whoever scrapes; a scrape never waits for the engine.
+The scheduler lives in another process, so its snapshot is fetched once a second.
+A scrape reads the last snapshot and never waits for the engine.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ _HELP = {
     "blocked": "Branches found BLOCKED at least once",
     "blocked_visits": "Visits that found a branch BLOCKED",
     "woken": "Branches that were BLOCKED and have been scheduled since",
-    "recovered_rows": "Rows admitted behind a BLOCKED branch in the same round",
+    "recovered_rows": "Slots filled behind a BLOCKED branch in the same round",
     "deferred": "Branches that fragment deferral skipped, summed over the rounds",
     "lookups": "Prefix-cache lookups of waiting requests",
     "hints": "Requests with usable hints",
     "hints_ignored": "Requests whose hints were malformed",
-    "capped_hits": "Hits cut back so that a scored row is computed",
+    "capped_hits": "Hits shortened so that a scored row is computed",
     "scans_cut": "Rounds whose scan ended at the scan limit",
-    "audited": "Rounds that debug mode looked back at",
-    "bubbles": "Of these, rounds with room that left a READY branch out",
+    "audited": "Rounds that debug mode audited",
+    "bubbles": "Of these, rounds that left out a READY branch that fitted",
     "host_us": "Time in schedule(), in microseconds",
-    "held": "Branches kept out of at least one round by admission",
+    "held": "Branches held for at least one round by the admission gate",
     "overtakes": "Releases that passed a branch which had arrived earlier",
     "running": "Requests running",
-    "waiting": "Requests waiting, held and parked ones included",
-    "parked": "Requests hidden in the last round",
+    "waiting": "Requests waiting, with held ones and those in prefix buckets",
+    "parked": "Requests waiting in prefix buckets",
     "oldest_blocked_s": "Seconds since the longest BLOCKED branch was first found so",
     "longest_hold_s": "Longest hold so far, in seconds",
 }
@@ -69,12 +69,12 @@ class SchedulerCollector(Collector):
         self._last: dict[str, Any] = {}
 
     async def follow(self) -> None:
-        """Fetch a snapshot every `PERIOD` seconds until the engine is gone."""
+        """Fetch a snapshot every `PERIOD` seconds until the engine ends."""
         while True:
             try:
                 self._last = await self._fetch()
             except RequestRefused:
-                logger.info("RadixFlow metrics stop: the engine is gone")
+                logger.info("RadixFlow metrics stop: the engine has ended")
                 return
             await anyio.sleep(PERIOD)
 

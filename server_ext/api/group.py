@@ -45,14 +45,14 @@ Emit = Callable[[dict[str, Any]], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How this server gives exact rows.
+    """How this server returns exact logits rows.
 
     Attributes:
         ours: the engine runs the RadixFlow scheduler (hits are capped, rows trimmed).
         connector: a KV connector is configured (its hits know no cap).
-        ids_a_read: token ids that one generated row can be asked for.
-        by_ids: the engine runs the V2 model runner, which gives the scored rows alone
-            and withholds them where a hit took one.
+        ids_a_read: maximum token ids that one generated row returns.
+        by_ids: the engine runs the V2 model runner, which returns the scored rows
+            alone, and none where a hit covers one.
     """
 
     ours: bool
@@ -277,7 +277,7 @@ class Group:
         from_cache = self.route.scores_from_cache
         output = await self._ask(index, prompt, hints, cached=from_cache)
         if (output.num_cached_tokens or 0) >= branch.scored_from:
-            # A hit took the first scored row with it: read it without the cache.
+            # A hit covered the first scored row: score the branch without the cache.
             output = await self._ask(index, prompt, hints, cached=False)
         read = read_id_rows if self.route.by_ids else read_rows
         return output, read(output, prompt[branch.scored_from :])
@@ -327,7 +327,7 @@ class Group:
         return last
 
     def _hints(self, requests: int) -> dict[str, Any]:
-        """What all requests of the group say of themselves."""
+        """Hints that all requests of the group share."""
         return {
             "radixflow_v": VERSION,
             "radixflow_group": self.group_id,

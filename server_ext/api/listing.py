@@ -1,4 +1,4 @@
-"""Long lists, read from the engine in pages and sent as they come.
+"""Long lists, read from the engine in pages and sent as each page arrives.
 
 The engine makes a page between two rounds, so it is a small one, and no reader gets two
 of them between the same rounds.
@@ -56,7 +56,7 @@ async def arrivals_response(server: Server, after: int) -> StreamingResponse:
         for name, value in first.items()
         if name not in ("arrivals", "next", "end", "dropped")
     }
-    # What is let go while the list is read was in it, or is counted here.
+    # Entries dropped while the list is read were in it, or are counted here.
     end = {"dropped": first["dropped"]}
 
     async def pages() -> Pages:

@@ -1,8 +1,8 @@
-"""``GET /radixflow``: a live page of the scheduler, off unless it is asked for.
+"""``GET /radixflow``: a live page of the scheduler, off unless enabled.
 
-The page is the same on every server and says nothing of this one: a browser cannot send
-a key with a page's address. All that it shows it asks for under ``/v1/``, which vLLM's
-``--api-key`` guards, with the key that its reader types in. It loads nothing else.
+A browser cannot send a key with a page's address, so the page itself is the same on
+every server and holds no data. It reads its data under ``/v1/``, which vLLM's
+``--api-key`` guards, with the key that the user enters. It loads nothing else.
 """
 
 from __future__ import annotations

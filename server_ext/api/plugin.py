@@ -27,12 +27,11 @@ __all__ = ["RadixFlowEndpoints"]
 logger = init_logger("vllm.radixflow")
 
 SHUTDOWN_SECONDS = 2
-"""How long a server that ends waits for its answers; by then the engine is gone, and
-what they do not have yet will never come."""
+"""How long the web server waits for open answers after the engine has ended."""
 
 
 class RadixFlowEndpoints:
-    """``/v1/branches``, ``/v1/radixflow/...`` and, where asked for, the page."""
+    """``/v1/branches``, ``/v1/radixflow/...`` and, if enabled, the page."""
 
     name = "radixflow"
     required_tasks: Any = ("generate",)
@@ -48,7 +47,7 @@ class RadixFlowEndpoints:
     async def init_state(
         self, engine_client: EngineClient | None, state: State, args: Namespace
     ) -> None:
-        """Called once when the engine is up; says what the server runs with."""
+        """Called once when the engine is up; logs the settings in effect."""
         if engine_client is None:
             return
         server = await Server.build(engine_client, args)
@@ -64,13 +63,12 @@ class RadixFlowEndpoints:
 
 
 async def _bound_shutdown(state: State) -> None:
-    """Bound the end of the web server, once there is one.
+    """Bound the shutdown of the web server, once there is one.
 
-    Told to stop, vLLM ends its engine first, and then waits without an end for answers
-    that nobody is working on: their clients would wait as long.  Cut off, they ask
-    another replica.
+    vLLM ends its engine first, and then waits without limit for open answers, which
+    nothing computes any more. With a bound their clients can retry on another replica.
     """
-    while not hasattr(state, "server"):  # noqa: ASYNC110 - vLLM tells nobody
+    while not hasattr(state, "server"):  # noqa: ASYNC110 - vLLM has no hook for it
         await asyncio.sleep(0.5)
     if state.server.config.timeout_graceful_shutdown is None:
         state.server.config.timeout_graceful_shutdown = SHUTDOWN_SECONDS
@@ -88,5 +86,5 @@ def _describe(startup: dict[str, Any]) -> str:
         f"RadixFlow: vLLM {startup['vllm_version']}, {startup['scheduler']} "
         f"(policy {startup['policy']['name']}), block {settings['block_size']}, match "
         f"unit {settings['match_unit']}, {settings['token_budget']} tokens and "
-        f"{settings['rows']} rows a round, async scheduling {asynchronous}"
+        f"{settings['rows']} slots a round, async scheduling {asynchronous}"
     )

@@ -1,6 +1,6 @@
-"""How far the groups are: those under way, and the last that ended.
+"""Progress of the groups: those under way, and the last that ended.
 
-Of this API-server process alone: what the engine does is the scheduler's to tell.
+Covers this API-server process alone; the scheduler reports what the engine does.
 """
 
 from __future__ import annotations

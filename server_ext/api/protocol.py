@@ -1,4 +1,4 @@
-"""The wire's request and errors (``docs/wire.md``), checked as they come in.
+"""The wire's request and errors (``docs/wire.md``), validated on arrival.
 
 Bytes enter here, so pydantic is used here.  The other modules can rely on a request
 that is well-formed and bounded; `tokens` checks whether it fits the model.
@@ -183,7 +183,7 @@ def parse_request(body: bytes, *, limit: int = MAX_TOKEN_ID) -> BranchesRequest:
 
     Args:
         body: JSON in one of Unicode's encodings.
-        limit: most tokens of a prompt.
+        limit: maximum tokens of a prompt.
 
     Raises:
         RequestRefused: 400 for bytes that are not clean JSON, 422 for the first field

@@ -120,7 +120,7 @@ def _refusing(handler: Callable[..., Awaitable[Response]]) -> Any:
         try:
             return await handler(*args, **kwargs)
         except RequestRefused as refusal:
-            # What is left of an unread body must not be taken for the next request.
+            # The unread part of a body must not be parsed as the next request.
             unread = refusal.status in (408, 413, 415)
             headers = {"Connection": "close"} if unread else None
             return JSONResponse(refusal.body(), refusal.status, headers)
@@ -163,7 +163,7 @@ async def _request(server: Server, http: Request) -> BranchesRequest:
     json and pydantic hold the interpreter for as long as they read, but not for the
     whole time: other requests wait for a part of it, about 25 ms a MiB of token ids.
     """
-    body = await read_body(http, most=MAX_BODY, seconds=BODY_SECONDS)
+    body = await read_body(http, max_bytes=MAX_BODY, seconds=BODY_SECONDS)
     read = functools.partial(parse_request, body, limit=server.prompt_limit)
     if len(body) <= LARGE_BODY:
         return read()
@@ -282,6 +282,6 @@ async def trace(http: Request) -> Response:
 async def policy(http: Request) -> Response:
     """Switch the policy of an idle server."""
     server: Server = http.app.state.radixflow
-    body = await read_body(http, most=MAX_POLICY_BODY, seconds=BODY_SECONDS)
+    body = await read_body(http, max_bytes=MAX_POLICY_BODY, seconds=BODY_SECONDS)
     name = await server.switch_policy(body)
     return JSONResponse({"policy": name})

@@ -30,7 +30,7 @@ __all__ = [
 MOST_POSITIVE = 1e-3
 """A log-probability above this is not one (float32 rounding stays far below)."""
 MINUS_INFINITY = -9999.0
-"""How some servers spell it; no real log-probability comes near."""
+"""How some servers write minus infinity; no real log-probability is near it."""
 
 
 class BranchFailure(Exception):
@@ -49,13 +49,13 @@ class BranchFailure(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a branch came to.
+    """Scores of a branch.
 
     Attributes:
         token_ids: the scored tokens (the generated one in label mode).
         token_logprobs: their natural log-probabilities, same length.
         token_is_top: whether no token is likelier there (a tie counts), same length;
-            None where the rows do not tell.
+            None where the rows do not hold it.
         labels: log-probability of each label token, label mode only.
     """
 
@@ -91,8 +91,8 @@ def sampling(
         rows = {"prompt_logprob_token_ids": ids_of_rows, "prompt_logprob_start": start}
     elif scored:
         internal = TRIM_ROWS
-        # The likeliest token too: vLLM's rank takes a tie for the top, which bfloat16
-        # often has, for a second place.
+        # Ask for the likeliest token too: vLLM's rank counts a tie at the top, common
+        # in bfloat16, as a second place.
         rows = {"prompt_logprobs": 1}
     ids = list(dict.fromkeys(labels))
     return SamplingParams(

@@ -42,8 +42,8 @@ class Server:
         encoders: they encode requests with the model's tokenizer.
         models: served model names.
         vocabulary: number of token ids.
-        prompt_limit: most tokens of a prompt (one is left to generate).
-        max_labels: most labels of a row.
+        prompt_limit: maximum tokens of a prompt (one is left to generate).
+        max_labels: maximum labels of a row.
         route: how exact rows are read here.
         unsupported: why no exact row can be read here, or None.
         ranks: data-parallel ranks.
@@ -63,7 +63,7 @@ class Server:
     startup: dict[str, Any]
     load: Load
     groups: Groups = field(default_factory=Groups)
-    # One page of the engine's lists at a time, whoever reads them.
+    # One page of the engine's lists at a time, across all readers.
     pages: anyio.Lock = field(default_factory=anyio.Lock)
     # One at a time: large bodies that are read at once only hold each other up.
     readers: anyio.CapacityLimiter = field(
@@ -123,7 +123,7 @@ class Server:
                 "labels",
             )
         if self.engine.errored:
-            raise RequestRefused(503, "engine_dead", "the engine is gone: restart it")
+            raise RequestRefused(503, "engine_dead", "the engine has ended: restart it")
         return request.model or self.models[0]
 
     def home(self, prompts: GroupPrompts, salt: str | None) -> int | None:
@@ -223,7 +223,7 @@ async def _utility(engine: EngineClient, method: str, *args: Any) -> Any:
         return await core.call_utility_async(method, *args)
     except EngineDeadError as error:
         raise RequestRefused(
-            503, "engine_dead", "the engine is gone: restart the server"
+            503, "engine_dead", "the engine has ended: restart the server"
         ) from error
     except Exception as error:
         # vLLM has no class of its own for what the engine refuses from its end on.

@@ -100,7 +100,7 @@ def prompt_steps(
         request: a well-formed request.
         tokenizer: the model's tokenizer.
         vocabulary: number of token ids the model knows.
-        limit: most tokens a prompt may have (the model's length less one generated).
+        limit: maximum tokens of a prompt (the model's length less one generated).
 
     Yields:
         After the context and after each text that follows it, so that the caller can
@@ -258,7 +258,7 @@ def _label_ids(
         if isinstance(label, int):
             ids.append(label)
             continue
-        # Branches that end alike go on alike.
+        # Branches with equal ends continue equally.
         by_ending: dict[tuple[int, ...], tuple[int, ...]] = {}
         found: set[int] = set()
         for branch, prompt in zip(request.branches, branches, strict=True):

@@ -94,9 +94,13 @@ class Gate:
         due = takewhile(lambda entry: self._due(entry[1].at, now), self._held.items())
         return self._let_go([key for key, _ in due], now)
 
+    def is_due(self, key: Hashable, now: float) -> bool:
+        """Whether a held branch's own timer has run out."""
+        return self._due(self._held[key].at, now)
+
     def expired(self, key: Hashable, now: float) -> bool:
         """Whether a held branch's own timer has run out; if so it is released."""
-        if not self._due(self._held[key].at, now):
+        if not self.is_due(key, now):
             return False
         self.overtakes += next(iter(self._held)) != key
         self._let_go([key], now)

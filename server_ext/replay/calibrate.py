@@ -61,7 +61,7 @@ class Calibration:
         cost: seconds of a round, a token and a row.
         row: what a row is worth.
         round: what a round is worth.
-        used: rounds that the fit rests on.
+        used: rounds that the fit uses.
         error: median error of these rounds, in seconds.
     """
 
@@ -84,7 +84,7 @@ def samples(
     """The rounds of a log whose duration is known.
 
     A round lasts until the next one starts where the server had work all the while: a
-    request waited that nothing held back, or one goes on in the next round.
+    request waited without being held, or one continues in the next round.
 
     Args:
         rounds: ``rounds`` of the answer of ``GET /v1/radixflow/rounds``.
@@ -143,7 +143,7 @@ def calibrate(timed: Sequence[Sample]) -> Calibration:
 
 
 def _without_outliers(timed: Sequence[Sample]) -> Sequence[Sample]:
-    """Without the rounds that something else on the machine held up."""
+    """Without the rounds that other work on the machine delayed."""
     errors = _errors(timed, _fit(timed))
     bound = OUTLIER * median(errors)
     kept = [one for one, error in zip(timed, errors, strict=True) if error <= bound]

@@ -26,7 +26,7 @@ class Clock:
         self.now += max(0.0, seconds)
 
     def reach(self, moment: float) -> None:
-        """Wait until `moment`, if it lies ahead."""
+        """Wait until `moment`, if it is in the future."""
         self.now = max(self.now, moment)
 
 

@@ -53,7 +53,7 @@ def run(argv: Sequence[str]) -> int:
 
     Returns:
         0; 1 where a cell failed or a replay is not what the server did; 2 for a
-        command that makes no sense.
+        command with invalid arguments.
     """
     if argv[:1] == ["--report"]:  # the same, as an option
         argv = ["report", "--out", *argv[1:]]
@@ -64,7 +64,7 @@ def run(argv: Sequence[str]) -> int:
         sys.stderr.write(f"radixflow replay: {error}\n")
         return 2
     except KeyboardInterrupt:
-        sys.stderr.write("\nstopped; the same command goes on from here\n")
+        sys.stderr.write("\nstopped; give the same command again to continue\n")
         return 130
     return status
 
@@ -133,7 +133,7 @@ def _add_trace(commands: Any) -> None:
 
 def _add_export(commands: Any) -> None:
     export = commands.add_parser(
-        "export", help="write down a server's run: what arrived, and its rounds"
+        "export", help="write a server's run to a file: what arrived, and its rounds"
     )
     export.add_argument(
         "url", help=f"http://HOST:PORT; the key, if it wants one, in {API_KEY}"

@@ -10,8 +10,8 @@ __all__ = ["CAUSES", "End", "Figures", "Measured", "RoundRow", "quantile", "read
 
 
 CAUSES = ("rows", "tokens", "queue", "held", "blocked", "chunk", "memory")
-"""What ends a round: full rows; the token budget; nobody waits; who waits is held, or
-BLOCKED; the next READY branch can take no whole chunk of the tokens left; no blocks."""
+"""What ends a round: no free slot; the token budget; an empty queue; all that wait are
+held, or BLOCKED; the next READY branch fits no whole chunk; no free block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the replay itself took on this machine; the only figures that vary.
+    """Time of the replay itself on this machine; the only figures that vary.
 
     Attributes:
         wall_seconds: the whole replay.

@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 _BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError)
-"""What a scheduler that has lost its way raises: the cell failed, the grid goes on."""
+"""Errors of a failing scheduler: the cell fails, the grid continues."""
 
 QWEN_RATE_CARD = "Qwen3.5-9B"
 """The Qwen series and the control see one offered trace, timed for this model."""
@@ -167,7 +167,7 @@ class Result:
         figures: its figures, None where it failed.
         error: why it failed.
         digest: of all latencies and the rounds: equal where two runs are the same.
-        measured: what the replay took.
+        measured: time of the replay itself.
     """
 
     cell: Cell

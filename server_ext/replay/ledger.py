@@ -36,7 +36,7 @@ class Row:
     Attributes:
         name: the group's.
         offered: offered arrival.
-        sent: when the engine took it, between two rounds.
+        sent: when the engine received it, between two rounds.
         first: first selection of any of its branches.
         last_first: first selection of the last branch to be selected.
         done: when its last branch ended.
@@ -56,7 +56,7 @@ class Outcome:
 
     Attributes:
         figures: what depends on trace, card and arm alone.
-        measured: what the replay itself took.
+        measured: time of the replay itself.
         latencies: client latency of each group, in order of completion.
         rounds: the rounds that were kept row by row.
     """
@@ -106,7 +106,7 @@ class Ledger:
         self._rejected += 1
 
     def arrived(self, group: Group, *, offered: float, sent: float) -> None:
-        """The engine took the group."""
+        """The engine received the group."""
         self._rows[group.name] = Row(group.name, offered, sent)
 
     def admitted(
@@ -124,7 +124,7 @@ class Ledger:
         row.last_first = now
 
     def computed(self, name: str, tokens: int) -> int:
-        """A request computes `tokens` more; the position it goes on from."""
+        """A request computes `tokens` more; the position that it continues from."""
         request = self._requests[name]
         start, end = request.at, request.at + tokens
         request.at = end

@@ -45,7 +45,7 @@ class EngineLoop:
 
     @property
     def busy(self) -> bool:
-        """Whether the engine would go on."""
+        """Whether the engine has work."""
         return bool(self.in_flight) or self.scheduler.has_requests()
 
     def step(self) -> SchedulerOutput | None:

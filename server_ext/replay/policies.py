@@ -24,18 +24,18 @@ class Arm:
     Attributes:
         name: what it is called.
         policy: the scheduler's policy.
+        about: one line of description.
         hints: send groups as our endpoint does, with hints, else plain prompts.
         fine: hits may land on every 16th token, else only on whole blocks.
-        about: one line of description.
         calibrated: the costs of a row and a round are those of the card, as
             ``radixflow replay calibrate`` finds them, else the defaults of a GPU.
     """
 
     name: str
     policy: Policy
-    hints: bool
-    fine: bool
     about: str
+    hints: bool = False
+    fine: bool = False
     calibrated: bool = False
 
     @property
@@ -54,33 +54,21 @@ def _altered(name: str, **changes: object) -> Policy:
 
 
 BASELINES: tuple[Arm, ...] = (
-    Arm(
-        "radix-0.32",
-        POLICIES["radix"],
-        hints=False,
-        fine=False,
-        about="vLLM 0.32.0 as released: prefix-stop, with its false dependencies",
-    ),
+    Arm("radix-0.32", POLICIES["radix"], "vLLM 0.32.0, with its false dependencies"),
     Arm(
         "radix-0.33",
         _altered("radix", readiness="exact"),
-        hints=False,
-        fine=False,
-        about="native with exact readiness, as vLLM 0.33.0: the harder baseline",
+        "native with exact readiness, as vLLM 0.33.0: the harder baseline",
     ),
 )
 
 PAPER: tuple[Arm, ...] = (
-    Arm("timer5", POLICIES["timer5"], False, False, "fixed 5 ms hold (paper)"),
-    Arm("timer10", POLICIES["timer10"], False, False, "fixed 10 ms hold (paper)"),
-    Arm("radix+flex", POLICIES["radix+flex"], False, False, "flexible hold (paper)"),
-    Arm("radixflow", POLICIES["radixflow"], False, False, "flex + traversal (paper)"),
+    Arm("timer5", POLICIES["timer5"], "fixed 5 ms hold (paper)"),
+    Arm("timer10", POLICIES["timer10"], "fixed 10 ms hold (paper)"),
+    Arm("radix+flex", POLICIES["radix+flex"], "flexible hold (paper)"),
+    Arm("radixflow", POLICIES["radixflow"], "flex + traversal (paper)"),
     Arm(
-        "radixflow+frag",
-        POLICIES["radixflow+frag"],
-        hints=False,
-        fine=False,
-        about="flex + traversal + frag (paper)",
+        "radixflow+frag", POLICIES["radixflow+frag"], "flex + traversal + frag (paper)"
     ),
 )
 
@@ -88,50 +76,35 @@ PARTS: tuple[Arm, ...] = (
     Arm(
         "traversal",
         _altered("radixflow", admission="none"),
-        hints=False,
-        fine=False,
-        about="exact readiness + traversal, nobody held",
+        "exact readiness + traversal, without holds",
     ),
     Arm(
         "tree-frag",
         _altered("radixflow+", frag=False),
-        hints=False,
+        "tree without fragment deferral",
         fine=True,
-        about="branch points that the scheduler finds, without fragment deferral",
     ),
     Arm(
         "tree",
         POLICIES["radixflow+"],
-        hints=False,
+        "radixflow+ with plain prompts: the scheduler finds the branch points",
         fine=True,
-        about="branch points that the scheduler finds: radixflow+, plain prompts",
     ),
     Arm(
         "radixflow+",
         POLICIES["radixflow+"],
+        "tree with the hints of our endpoint (ours)",
         hints=True,
         fine=True,
-        about="tree with the hints of our endpoint (ours)",
     ),
 )
 
 EXTRA: tuple[Arm, ...] = (
     *(
-        replace(
-            arm,
-            name=f"{arm.name}/calibrated",
-            about=f"{arm.name} with the costs of its card",
-            calibrated=True,
-        )
-        for arm in PARTS[-2:]
+        replace(arm, name=f"{arm.name}/calibrated", calibrated=True)
+        for arm in PARTS[2:]
     ),
-    Arm(
-        "radix-0.33/16",
-        _altered("radix", readiness="exact"),
-        hints=False,
-        fine=True,
-        about="radix-0.33 with a match unit of 16 tokens",
-    ),
+    replace(BASELINES[1], name="radix-0.33/16", fine=True),
 )
 
 ARMS: Mapping[str, Arm] = {

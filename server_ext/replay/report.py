@@ -80,7 +80,7 @@ _POLICIES = """Every policy against 0.33</h2><p>Mean latency, and in brackets ro
 _STREAMS = """Every stream</h2><p>Limit: what full attention with blocks of 16 tokens
 computes. Bound: full rows or full budgets; under light load it says little.</p>"""
 _DETAILS = """Rounds</h2><p><b>Unused</b>: rounds' worth of rows or tokens, whichever
-was fuller, that rounds left, by what ended them. <b>queue</b>: nobody waited.
+was fuller, that rounds left, by what ended them. <b>queue</b>: no branch waited.
 <b>blocked</b>: all who waited were BLOCKED, or the native scan stopped at one.
 <b>chunk</b>: the next READY branch could take no whole chunk of the tokens left.
 <b>memory</b>: no block was free.</p>"""

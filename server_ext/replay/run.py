@@ -22,10 +22,10 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 
 from server_ext.api.group import BRANCHES_IN_FLIGHT
+from server_ext.engine.audit import RoundEnds
 from server_ext.policy.hints import MAX_BOUNDARIES, Hints
 from server_ext.replay.cards import Card
 from server_ext.replay.clock import Clock, Device
-from server_ext.replay.ends import RoundEnds
 from server_ext.replay.figures import RoundRow
 from server_ext.replay.keys import Keys
 from server_ext.replay.ledger import Ledger, Outcome
@@ -40,7 +40,7 @@ __all__ = ["Engine", "ReplayError", "replay"]
 _PAUSE = 0.001
 """An engine that found nothing to run pauses this long, as vLLM does."""
 _STUCK = 100_000
-"""Turns in a row without work after which an arm counts as hung."""
+"""Consecutive steps without work after which an arm counts as stuck."""
 
 
 class ReplayError(RuntimeError):
@@ -142,7 +142,7 @@ class Engine:
             after=self._deliver,
         )
         watched = self.record_ends and not self.asynchronous
-        self.ends = RoundEnds(self.scheduler, self.clock) if watched else None
+        self.ends = RoundEnds(self.scheduler) if watched else None
         self.unit = self.scheduler.hash_block_size
         self.keys = Keys(self.unit)
         self.hinted = self.arm.hints and self.card.layout.recurrent > 0

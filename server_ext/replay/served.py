@@ -35,7 +35,7 @@ __all__ = [
 
 RECORDING = 1
 _TURNS = 10_000
-"""Turns in a row without work after which a replay counts as hung."""
+"""Consecutive steps without work after which a replay counts as stuck."""
 
 
 class RecordingError(ValueError):
@@ -48,7 +48,7 @@ class Request:
 
     Attributes:
         name: its id.
-        after: rounds that had been planned before it came.
+        after: rounds that had been planned before it arrived.
         at: when, in seconds of the server's clock.
         tokens: length of its prompt.
         reads_cache: whether it may resume from the prefix cache.
@@ -244,7 +244,7 @@ def read_recording(path: Path) -> Recording:
     """Read a recording.
 
     Raises:
-        RecordingError: not a recording, another version, or a line without sense.
+        RecordingError: not a recording, another version, or an invalid line.
     """
     lines = path.read_text(encoding="utf-8").splitlines() or [""]
     with _line(path, 1):
@@ -365,7 +365,7 @@ class _Run:
         self.now += seconds
 
     def _receive(self) -> None:
-        """Take what came before the next round; an idle engine waits for the next."""
+        """Add what arrived before the next round; an idle engine waits for the next."""
         planned = self.recording.after + len(self.rounds)
         if self.due and not self.loop.busy:
             planned = max(planned, self.due[0].after)

@@ -358,7 +358,7 @@ def read_trace(path: Path) -> Trace:
     """Read a trace.
 
     Raises:
-        TraceError: not a trace, another version, or a line that makes no sense.
+        TraceError: not a trace, another version, or an invalid line.
     """
     lines = path.read_text(encoding="utf-8").splitlines()
     head = _parsed(path, 1, lines[0] if lines else "")
