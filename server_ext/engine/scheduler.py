@@ -86,7 +86,7 @@ class RadixFlowScheduler(AsyncScheduler):
                 compat.check_pool(vllm_config, self.kv_cache_config)
             self._stops = PlannedStops()
             self._pins = Pins(self.kv_cache_manager.block_pool)
-            self._adopt(policy_from_config(vllm_config.additional_config))
+            self.adopt(policy_from_config(vllm_config.additional_config))
         except ConfigurationError as refusal:
             _tell_launcher(refusal)
             raise
@@ -118,7 +118,7 @@ class RadixFlowScheduler(AsyncScheduler):
                 "loaded: start with `radixflow serve`, or set VLLM_PLUGINS=radixflow"
             )
 
-    def _adopt(self, policy: Policy) -> None:
+    def adopt(self, policy: Policy) -> None:
         """Run by `policy` from now on; the scheduler must be empty."""
         by_priority = self.policy == SchedulingPolicy.PRIORITY
         if by_priority and policy.admission != "none":
@@ -685,7 +685,7 @@ class RadixFlowScheduler(AsyncScheduler):
         policy: Policy = policy_named(name)
         if self.requests:
             return False
-        self._adopt(policy)
+        self.adopt(policy)
         logger.info("RadixFlow policy: %s", policy.name)
         return True
 

@@ -73,128 +73,80 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="radixflow replay",
         description="Replay policies on vLLM's real scheduler in virtual time. "
-        "Every latency is simulated; rounds, rows, tokens and reuse are the "
+        "Every latency is simulated; rounds, slots, tokens and reuse are the "
         "scheduler's own.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_grid(commands)
-    _add_sweep(commands)
-    _add_report(commands)
-    _add_trace(commands)
-    _add_export(commands)
-    _add_served(commands)
-    _add_cards(commands)
-    _add_calibrate(commands)
-    return parser
 
+    def command(run: Any, text: str) -> Any:
+        made = commands.add_parser(run.__name__.strip("_"), help=text)
+        made.set_defaults(run=run)
+        return made.add_argument
 
-def _add_grid(commands: Any) -> None:
-    grid = commands.add_parser("grid", help="models x streams x orders x policies")
-    _common(grid, GRID_ARMS, tuple(CARDS))
-    grid.add_argument(
-        "--streams", type=_list, default=REGIMES, help=f"of {', '.join(STREAMS)}"
-    )
-    grid.add_argument("--orders", type=_list, default=ORDERS)
-    grid.add_argument("--load", type=float, default=1.0)
-    grid.add_argument("--arrivals", choices=ARRIVALS, default="poisson")
-    grid.add_argument("--width", type=int, default=4)
-    grid.set_defaults(run=_grid)
+    add = command(_grid, "models x streams x orders x policies")
+    _add_cells(add, GRID_ARMS, tuple(CARDS), QUESTIONS)
+    add("--streams", type=_list, default=REGIMES, help=f"of {', '.join(STREAMS)}")
+    add("--orders", type=_list, default=ORDERS)
+    add("--load", type=float, default=1.0)
+    add("--arrivals", choices=ARRIVALS, default="poisson")
+    add("--width", type=int, default=4)
 
+    add = command(_sweep, "latency against offered load")
+    _add_cells(add, SWEEP_ARMS, ("Qwen3.5-9B",), 400)
+    add("--loads", type=_numbers, default=SWEEP_LOADS)
+    add("--stream", choices=STREAMS, default="mixed")
 
-def _add_sweep(commands: Any) -> None:
-    sweep = commands.add_parser("sweep", help="latency against offered load")
-    _common(sweep, SWEEP_ARMS, ("Qwen3.5-9B",))
-    sweep.add_argument("--loads", type=_numbers, default=SWEEP_LOADS)
-    sweep.add_argument("--stream", choices=STREAMS, default="mixed")
-    sweep.set_defaults(run=_sweep, questions=400)
+    add = command(_report, "one HTML page from a folder")
+    add("--out", type=Path, required=True)
+    add("--page", type=Path, help="folder of the page, else --out")
+    add("--timeline", type=Path, help="write the timeline alone")
 
+    add = command(_trace, "write a trace, or replay one")
+    add("file", type=Path)
+    add("--replay", metavar="POLICY", help="replay the file instead")
+    add("--model", choices=tuple(CARDS), default="Qwen3.5-9B")
+    add("--stream", choices=STREAMS, default="mixed")
+    add("--order", choices=ORDERS, default="forward")
+    add("--questions", type=int, default=QUESTIONS)
+    add("--load", type=float, default=1.0)
+    add("--seed", type=int, default=0)
+    add("--async", dest="asynchronous", action="store_true")
 
-def _add_report(commands: Any) -> None:
-    report = commands.add_parser("report", help="one HTML page from a folder")
-    report.add_argument("--out", type=Path, required=True)
-    report.add_argument("--page", type=Path, help="folder of the page, else --out")
-    report.add_argument("--timeline", type=Path, help="write the timeline alone")
-    report.set_defaults(run=_report)
+    add = command(_export, "write a server's run to a file: arrivals and rounds")
+    add("url", help=f"http://HOST:PORT; the key, if it wants one, in {API_KEY}")
+    add("--out", type=Path, required=True, help="file to write")
+    after = "begin after this round, at which the server was idle"
+    add("--after", type=int, default=0, help=after)
 
+    add = command(_served, "replay an exported run, its rounds beside the server's")
+    add("file", type=Path)
+    add("--policy", choices=tuple(POLICIES), help="another policy")
 
-def _add_trace(commands: Any) -> None:
-    trace = commands.add_parser("trace", help="write a trace, or replay one")
-    trace.add_argument("file", type=Path)
-    trace.add_argument("--replay", metavar="POLICY", help="replay the file instead")
-    trace.add_argument("--model", choices=tuple(CARDS), default="Qwen3.5-9B")
-    trace.add_argument("--stream", choices=STREAMS, default="mixed")
-    trace.add_argument("--order", choices=ORDERS, default="forward")
-    trace.add_argument("--questions", type=int, default=QUESTIONS)
-    trace.add_argument("--load", type=float, default=1.0)
-    trace.add_argument("--seed", type=int, default=0)
-    trace.add_argument("--async", dest="asynchronous", action="store_true")
-    trace.set_defaults(run=_trace)
+    command(_cards, "model cards as JSON, with derivations")
 
-
-def _add_export(commands: Any) -> None:
-    export = commands.add_parser(
-        "export", help="write a server's run to a file: what arrived, and its rounds"
-    )
-    export.add_argument(
-        "url", help=f"http://HOST:PORT; the key, if it wants one, in {API_KEY}"
-    )
-    export.add_argument("--out", type=Path, required=True, help="file to write")
-    export.add_argument(
-        "--after",
-        type=int,
-        default=0,
-        help="begin after this round, at which the server was idle",
-    )
-    export.set_defaults(run=_export)
-
-
-def _add_served(commands: Any) -> None:
-    served = commands.add_parser(
-        "served", help="replay an exported run, its rounds beside the server's"
-    )
-    served.add_argument("file", type=Path)
-    served.add_argument("--policy", choices=tuple(POLICIES), help="another policy")
-    served.set_defaults(run=_served)
-
-
-def _add_cards(commands: Any) -> None:
-    cards = commands.add_parser("cards", help="model cards as JSON, with derivations")
-    cards.set_defaults(run=_cards)
-
-
-def _add_calibrate(commands: Any) -> None:
-    calibrate = commands.add_parser(
-        "calibrate", help="fit row_tokens and round_tokens to a server's round log"
-    )
-    calibrate.add_argument(
+    add = command(_calibrate, "fit row_tokens and round_tokens to a server's round log")
+    add(
         "rounds",
         help="http://HOST:PORT of a server under load (its key, if it wants one, in "
         f"{API_KEY}), or a file with the answer of GET /v1/radixflow/rounds",
     )
-    calibrate.add_argument(
-        "--async",
-        dest="asynchronous",
-        action="store_true",
-        help="the file is of a server with asynchronous scheduling",
-    )
-    calibrate.set_defaults(run=_calibrate)
+    scheduled = "the file is of a server with asynchronous scheduling"
+    add("--async", dest="asynchronous", action="store_true", help=scheduled)
+    return parser
 
 
-def _common(parser: Any, arms: tuple[str, ...], models: tuple[str, ...]) -> None:
-    parser.add_argument("--out", type=Path, required=True, help="folder of results")
-    parser.add_argument("--models", type=_list, default=models)
-    parser.add_argument("--policies", type=_list, default=arms)
-    parser.add_argument("--questions", type=int, default=QUESTIONS)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument(
-        "--async", dest="asynchronous", action="store_true", help="asynchronous engine"
-    )
-    parser.add_argument(
-        "--fence",
-        action="store_true",
-        help="asynchronous engine and commit fence, what a GPU runs by default",
-    )
+def _add_cells(
+    add: Any, arms: tuple[str, ...], models: tuple[str, ...], questions: int
+) -> None:
+    add("--out", type=Path, required=True, help="folder of results")
+    add("--models", type=_list, default=models)
+    add("--policies", type=_list, default=arms)
+    add("--questions", type=int, default=questions)
+    add("--seed", type=int, default=0)
+    add("--jobs", type=int, default=1, help="processes")
+    add("--async", dest="asynchronous", action="store_true", help="asynchronous engine")
+    fence = "asynchronous engine and commit fence, what a GPU runs by default"
+    add("--fence", action="store_true", help=fence)
 
 
 def _list(text: str) -> tuple[str, ...]:
@@ -214,24 +166,30 @@ def _check(names: Sequence[str], known: Sequence[str], what: str) -> None:
 # -- grid and sweep --------------------------------------------------------------------
 
 
+def _cell(arguments: argparse.Namespace, **own: Any) -> Cell:
+    """A cell with the settings that all cells of a command share."""
+    return Cell(
+        questions=arguments.questions,
+        seed=arguments.seed,
+        asynchronous=arguments.asynchronous or arguments.fence,
+        fence=arguments.fence,
+        **own,
+    )
+
+
 def _grid(arguments: argparse.Namespace) -> int:
-    _check(arguments.models, tuple(CARDS), "model")
-    _check(arguments.policies, tuple(ARMS), "policy")
     _check(arguments.streams, STREAMS, "stream")
     _check(arguments.orders, ORDERS, "order")
     cells = [
-        Cell(
+        _cell(
+            arguments,
             model=model,
             arm=arm,
             stream=stream,
             order=order,
             arrivals=arguments.arrivals,
             load=arguments.load,
-            questions=arguments.questions,
             width=arguments.width,
-            seed=arguments.seed,
-            asynchronous=arguments.asynchronous or arguments.fence,
-            fence=arguments.fence,
         )
         for order in arguments.orders
         for stream in arguments.streams
@@ -243,20 +201,9 @@ def _grid(arguments: argparse.Namespace) -> int:
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
-    _check(arguments.models, tuple(CARDS), "model")
-    _check(arguments.policies, tuple(ARMS), "policy")
+    own = {"stream": arguments.stream, "own_rate": True}
     cells = [
-        Cell(
-            model=model,
-            arm=arm,
-            stream=arguments.stream,
-            load=load,
-            questions=arguments.questions,
-            seed=arguments.seed,
-            asynchronous=arguments.asynchronous or arguments.fence,
-            fence=arguments.fence,
-            own_rate=True,
-        )
+        _cell(arguments, model=model, arm=arm, load=load, **own)
         for model in arguments.models
         for load in arguments.loads
         for arm in arguments.policies
@@ -265,6 +212,8 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
 
 def _run_all(cells: list[Cell], arguments: argparse.Namespace) -> int:
+    _check(arguments.models, tuple(CARDS), "model")
+    _check(arguments.policies, tuple(ARMS), "policy")
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,

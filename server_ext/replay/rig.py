@@ -193,7 +193,7 @@ def make_served_scheduler(
 ) -> RadixFlowScheduler:
     """The scheduler of a server of this shape, with an empty cache."""
     scheduler = RadixFlowScheduler(**_parts(shape, asynchronous=asynchronous))
-    scheduler._adopt(policy)
+    scheduler.adopt(policy)
     return scheduler
 
 
