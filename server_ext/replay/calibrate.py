@@ -1,8 +1,8 @@
-"""What a row and a round cost on a server, fitted to the server's own round log.
+"""What a slot and a round cost on a server, fitted to the server's own round log.
 
 ``seconds = round + token * tokens + row * rows`` is fitted by non-negative least
 squares to the rounds that the next one followed at once.  The scheduler weighs a stop
-in tokens, so the costs of a row and of a round are given in tokens.
+in tokens, so the costs of a slot and of a round are given in tokens.
 """
 
 from __future__ import annotations

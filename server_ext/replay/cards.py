@@ -162,7 +162,7 @@ class Card:
         source: where the configuration is published.
         max_model_len: longest prompt served; longer ones are rejected.
         token_budget: maximum tokens of a round.
-        rows: maximum rows of a round.
+        rows: maximum requests of a round (its slots).
     """
 
     layout: Layout

@@ -21,8 +21,8 @@ class End:
     Attributes:
         rounds: how many.
         bubbles: of these, rounds with an avoidable bubble.
-        unused: rounds' worth of rows or tokens, whichever was fuller, left unused: a
-            round that filled 12 of 16 rows and a third of its budget leaves a quarter.
+        unused: rounds' worth of slots or tokens, whichever was fuller, left unused: a
+            round that filled 12 of 16 slots and a third of its budget leaves a quarter.
     """
 
     rounds: int = 0
@@ -51,16 +51,16 @@ class Figures:
             between rounds.
         late_max: the longest of these.
         rounds: rounds with work.
-        bound: rounds that full rows or full budgets would take.
+        bound: rounds that full slots or full budgets would take.
         packed: rounds of a packer that knows no dependencies and keeps the order.
-        row_steps: rows, summed over the rounds.
+        row_steps: slots filled, summed over the rounds.
         tokens: tokens computed.
         prompt_tokens: tokens of all prompts.
         hit_tokens: of these, read from the cache at admission.
         overlap_tokens: tokens of a shared context that were computed again.
         limit: tokens that full attention with 16-token blocks computes.
         blocked_visits: visits that found a branch BLOCKED.
-        recovered_rows: rows admitted behind a BLOCKED branch in the same round.
+        recovered_rows: slots filled behind a BLOCKED branch in the same round.
         lookups: prefix-cache lookups of waiting branches.
         deferred: branches that fragment deferral skipped for a round.
         overtakes: releases of the gate that passed an earlier branch.
@@ -148,7 +148,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class RoundRow:
-    """One round, kept row by row.
+    """One round, kept in full.
 
     Attributes:
         start: when the device began it.

@@ -58,7 +58,7 @@ class Outcome:
         figures: what depends on trace, card and arm alone.
         measured: time of the replay itself.
         latencies: client latency of each group, in order of completion.
-        rounds: the rounds that were kept row by row.
+        rounds: the rounds that were kept in full.
     """
 
     figures: Figures
@@ -72,8 +72,8 @@ class Ledger:
     """Notes of a run, in order.
 
     Attributes:
-        keep_rounds: rounds to keep row by row.
-        rows: maximum rows of a round.
+        keep_rounds: rounds to keep in full.
+        rows: maximum requests of a round (its slots).
         budget: maximum tokens of a round.
     """
 
@@ -245,7 +245,7 @@ def _packed(residuals: Sequence[int], *, rows: int, tokens: int) -> int:
     """Rounds of a packer that knows no dependencies and keeps the order.
 
     It takes the same requests, each with the tokens that it computed, in order of
-    first selection, and fills rows and budget; a request may be cut at any token.
+    first selection, and fills slots and budget; a request may be cut at any token.
     """
     rounds, row, left = 0, rows, 0
     for residual in residuals:

@@ -27,7 +27,7 @@ class Arm:
         about: one line of description.
         hints: send groups as our endpoint does, with hints, else plain prompts.
         fine: hits may land on every 16th token, else only on whole blocks.
-        calibrated: the costs of a row and a round are those of the card, as
+        calibrated: the costs of a slot and a round are those of the card, as
             ``radixflow replay calibrate`` finds them, else the defaults of a GPU.
     """
 

@@ -78,8 +78,8 @@ exact readiness, no false dependencies. The three streams of the paper pooled.</
 _POLICIES = """Every policy against 0.33</h2><p>Mean latency, and in brackets rounds.
 </p>"""
 _STREAMS = """Every stream</h2><p>Limit: what full attention with blocks of 16 tokens
-computes. Bound: full rows or full budgets; under light load it says little.</p>"""
-_DETAILS = """Rounds</h2><p><b>Unused</b>: rounds' worth of rows or tokens, whichever
+computes. Bound: full slots or full budgets; under light load it says little.</p>"""
+_DETAILS = """Rounds</h2><p><b>Unused</b>: rounds' worth of slots or tokens, whichever
 was fuller, that rounds left, by what ended them. <b>queue</b>: no branch waited.
 <b>blocked</b>: all who waited were BLOCKED, or the native scan stopped at one.
 <b>chunk</b>: the next READY branch could take no whole chunk of the tokens left.
@@ -254,7 +254,10 @@ def _bounds(grid: list[Result], charts: _Charts) -> str:
     return "<h2>Rounds against the capacity-only bound</h2>" + charts.place(
         "bounds",
         data,
-        xaxis={"type": "log", "title": _text("bound: full rows or full token budgets")},
+        xaxis={
+            "type": "log",
+            "title": _text("bound: full slots or full token budgets"),
+        },
         yaxis={"type": "log", "title": _text("rounds")},
     )
 
@@ -325,7 +328,7 @@ def _curve(arm: str, points: list[tuple[float, float]]) -> list[dict[str, Any]]:
 
 
 def _timeline(charts: _Charts) -> str:
-    """Two policies on one small backlog, round by round; made afresh, in a second."""
+    """Two policies on one small backlog, round by round; computed in a second."""
     from server_ext.replay.run import replay
     from server_ext.replay.trace import Arrivals, Trace, arrive, paper_groups
 

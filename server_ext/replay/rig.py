@@ -88,7 +88,7 @@ class Shape:
         blocks: blocks of the pool.
         max_model_len: longest prompt.
         token_budget: maximum tokens of a round.
-        rows: maximum rows of a round.
+        rows: maximum requests of a round (its slots).
         retention: tokens between states that are kept without need; 0, vLLM's default,
             keeps none, None all (``prefix_cache_retention_interval``).
         checkpoint_alignment: for layers that save a checkpoint inside a prompt's last

@@ -65,7 +65,7 @@ def replay(
         arm: how it is sent and scheduled.
         asynchronous: the engine of time.
         cost: costs to use in place of the card's.
-        keep_rounds: keep this many rounds row by row, for the timeline.
+        keep_rounds: keep this many rounds in full, for the timeline.
         record_ends: record what ended each round, and avoidable bubbles (costs host
             time; the synchronous engine only).
 

@@ -100,7 +100,7 @@ class Pool:
 
     @property
     def over_bound(self) -> float:
-        """Rounds over full rows or full budgets."""
+        """Rounds over full slots or full budgets."""
         return self.rounds / self.total(lambda one: one.bound)
 
 

@@ -30,7 +30,7 @@ def timeline_figure(
 
     Args:
         outcomes: kept rounds and figures by policy, the first on top.
-        rows: maximum rows of a round.
+        rows: maximum requests of a round (its slots).
     """
     names = [
         name for one in outcomes.values() for row in one.rounds for name in row.rows

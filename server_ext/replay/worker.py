@@ -14,10 +14,10 @@ class Cost:
     Attributes:
         round: for a round at all (weights read once, kernels launched).
         token: for each token.
-        row: for each row (its states read and written, its logits).
+        row: for each slot (its states read and written, its logits).
         pair: for each pair of a query token and a token it attends to.
         host: planning a round, on the host.
-        host_row: planning a row, on the host.
+        host_row: planning a slot, on the host.
     """
 
     round: float
@@ -37,7 +37,7 @@ class Cost:
 
     @property
     def in_tokens(self) -> tuple[int, int]:
-        """What a row and a round are worth, in tokens (without attended pairs)."""
+        """What a slot and a round are worth, in tokens (without attended pairs)."""
         row, whole = self.row + self.host_row, self.round + self.host
         return round(row / self.token), round(whole / self.token)
 

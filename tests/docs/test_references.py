@@ -69,6 +69,27 @@ def test_a_page_has_one_title_and_short_lines_outside_tables(page: Path) -> None
         assert not [x for x in lines if len(x) > 120 and not x.startswith(("|", "* "))]
 
 
+@pytest.mark.parametrize(
+    ("page", "most"),
+    [
+        ("README.md", 70),
+        ("docs/quickstart.md", 150),
+        ("docs/first-app.md", 150),
+        ("docs/serve.md", 150),
+        ("docs/scaling.md", 150),
+    ],
+)
+def test_a_page_that_teaches_is_short(page: str, most: int) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= most
+
+
+def test_the_readme_has_one_picture_and_one_table_of_results() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert text.count("![") == 1
+    assert text.count("<!-- figures: ") == 1
+
+
 def test_every_python_file_that_is_shown_as_a_module_exists() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     rooms = {"radixflow_sdk": set(), "server_ext": set()}
