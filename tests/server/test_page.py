@@ -299,7 +299,7 @@ def test_the_key_that_is_typed_in_opens_the_page(key: str) -> None:
     tip = dom.partition('id="tip"')[2].partition(">")[2]
     if key == KEY:
         assert re.search(r'<form id="ask" hidden', dom)
-        assert tip.startswith("round 70: 11 rows")
+        assert tip.startswith("round 70: 11 slots")
     else:
         assert 'role="alert">The server refuses that key.<' in dom
         assert "radixflow+" not in dom
