@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from radixflow_sdk._messages import GroupRequest, Message
 from radixflow_sdk._requests import Label
-from radixflow_sdk._transport._reads import Prompt, common_length
+from radixflow_sdk._transport._rows import Prompt, common_length
 from radixflow_sdk.exceptions import (
     APIStatusError,
     ContextTooLongError,

@@ -27,7 +27,7 @@ from radixflow_sdk._requests import RouteChoice
 from radixflow_sdk._results import GroupUsage, LabelScore, TokenScore, Usage
 from radixflow_sdk._transport._boundary import Encoded, Encoder, Ids, encode_group
 from radixflow_sdk._transport._http import Answer, HTTPSession
-from radixflow_sdk._transport._reads import (
+from radixflow_sdk._transport._rows import (
     NotALogProbability,
     Prompt,
     Row,
@@ -129,9 +129,6 @@ class CompletionsScorer:
         return found
 
 
-_JSON: Mapping[str, str] = {"Content-Type": "application/json"}
-
-
 class Call:
     """The requests of one group.
 
@@ -182,7 +179,7 @@ class Call:
         return self._http.open(
             "POST",
             "/v1/completions",
-            headers={**_JSON, "Accept": "text/event-stream", **headers},
+            headers={"Accept": "text/event-stream", **headers},
             content=content,
             group_id=self.request.group_id,
             on_response=self.request.on_response,

@@ -16,6 +16,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httpx
+from pydantic import ValidationError
 
 from radixflow_sdk._transport._redact import Secrets
 from radixflow_sdk.exceptions import (
@@ -96,12 +97,12 @@ NOT_VLLM = (
 )
 
 
-class Wall:
-    """Translates what one request raises.
+class ErrorBoundary:
+    """Translates the exceptions of one request.
 
     Attributes:
         started: Set once the answer has begun.
-        secrets: Of the request; set once it is made.
+        secrets: Of the request; set once it is built.
     """
 
     def __init__(
@@ -114,11 +115,11 @@ class Wall:
         self._group_id = group_id
 
     @contextmanager
-    def guard(self) -> Iterator[None]:
-        """Let nothing of httpx out, and no secret.
+    def translate(self) -> Iterator[None]:
+        """Let no exception of httpx and no secret pass.
 
         Raises:
-            APIError: In place of what httpx raised, with the request's ids.
+            APIError: In place of httpx's exception, with the request's ids.
         """
         try:
             yield
@@ -129,14 +130,14 @@ class Wall:
             raise
         except tuple(_FOREIGN) as error:
             self.secrets.redact_error(error)
-            raise self._translate(error) from error
+            raise self._translated(error) from error
 
-    def _translate(self, error: Exception) -> APIError:
+    def _translated(self, error: Exception) -> APIError:
         ours = next(_FOREIGN[kind] for kind in type(error).__mro__ if kind in _FOREIGN)
         if self.started and ours is APIConnectionError:
             ours = StreamBrokenError
         detail = f": {error}" if str(error) else ""
-        # TLS has its own words for bytes that are none; its other troubles are its own.
+        # How OpenSSL reports a peer that answers a TLS handshake in plain HTTP.
         plain = "WRONG_VERSION_NUMBER" in detail or "RECORD_LAYER_FAILURE" in detail
         advice = _SPEAKS_HTTP if plain and not self.started else _ADVICE[ours]
         return ours(
@@ -144,6 +145,16 @@ class Wall:
             request_id=self._request_id,
             group_id=self._group_id,
         )
+
+
+def first_problem(error: ValidationError, *, show_input: bool = False) -> str:
+    """The first problem that pydantic found: where, what, and on request the value."""
+    detail = error.errors(
+        include_url=False, include_context=False, include_input=show_input
+    )[0]
+    path = ".".join(map(str, detail["loc"])) or "whole"
+    shown = f", got {repr(detail['input'])[:80]}" if show_input else ""
+    return f"{path}: {detail['msg']}{shown}"
 
 
 def check_open(client: httpx.AsyncClient) -> None:

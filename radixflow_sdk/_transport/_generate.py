@@ -29,8 +29,7 @@ from radixflow_sdk._results import GroupUsage
 from radixflow_sdk._transport._boundary import Ids
 from radixflow_sdk._transport._completions import Call
 from radixflow_sdk._transport._http import Answer, HTTPSession
-from radixflow_sdk._transport._ndjson import read_lines
-from radixflow_sdk._transport._reads import MAX_ROWS, common_length
+from radixflow_sdk._transport._rows import MAX_ROWS, common_length, invalid_answer
 from radixflow_sdk.exceptions import (
     APIStatusError,
     InvalidResponseError,
@@ -38,6 +37,8 @@ from radixflow_sdk.exceptions import (
 )
 
 Prompt = str | Ids
+
+_PATH = "/v1/completions"
 
 _MAX_SIZE = 4 * 2**20
 """Characters, or token ids, of prompts in one request; one prompt may have more."""
@@ -211,10 +212,12 @@ class _Text:
     def add(self, choice: _Choice, chunk: _Chunk) -> bool:
         """Add one piece; tell whether it was the last."""
         if self.finish_reason:
-            raise _invalid("goes on with a branch that had ended")
+            raise invalid_answer(_PATH, "text after finish_reason")
         self.text += choice.text
         if len(self.text) > _MAX_TEXT:
-            raise _invalid(f"has more than {_MAX_TEXT} characters for one branch")
+            raise invalid_answer(
+                _PATH, f"more than {_MAX_TEXT} characters for one branch"
+            )
         self.request_id = chunk.id
         if chunk.usage is not None:
             self.prompt_tokens = chunk.usage.prompt_tokens
@@ -234,7 +237,9 @@ async def _generate(
             async for chunk in chunks:
                 for choice in chunk.choices:
                     if choice.index >= len(texts):
-                        raise _invalid(f"has choice {choice.index} of {len(texts)}")
+                        raise invalid_answer(
+                            _PATH, f"choice {choice.index} of {len(texts)}"
+                        )
                     text = texts[choice.index]
                     if text.add(choice, chunk):
                         text.request_id = answer.secrets.redact(text.request_id)
@@ -250,7 +255,7 @@ async def _generate(
 async def _chunks(answer: Answer) -> AsyncGenerator[_Chunk, None]:
     """Server-sent events up to ``[DONE]``, read on to the body's end."""
     over = False
-    async with aclosing(read_lines(answer.chunks())) as lines:
+    async with aclosing(answer.lines()) as lines:
         async for line in lines:
             data = line.strip().removeprefix(b"data:").strip()
             if over or not data or data.startswith(b":"):
@@ -261,18 +266,10 @@ async def _chunks(answer: Answer) -> AsyncGenerator[_Chunk, None]:
             try:
                 chunk = _Chunk.model_validate_json(data)
             except ValidationError as error:
-                first = error.errors(include_url=False, include_input=False)[0]
-                path = ".".join(map(str, first["loc"])) or "whole"
-                raise _invalid(f"is not vLLM's ({path}: {first['msg']})") from None
+                raise invalid_answer(_PATH, error) from None
             if chunk.error is not None:
                 raise StreamBrokenError(
                     f"The server ended its answer: {chunk.error.message[:300]}; try "
                     "again."
                 )
             yield chunk
-
-
-def _invalid(what: str) -> InvalidResponseError:
-    return InvalidResponseError(
-        f"The server's answer to /v1/completions {what}; serve with vLLM 0.32 or newer."
-    )

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from radixflow_sdk._transport._wire import is_log_probability
+from radixflow_sdk._transport._branches import is_log_probability
+from radixflow_sdk._transport._errors import first_problem
 from radixflow_sdk.exceptions import InvalidResponseError
 
 MAX_IDS = 128
@@ -226,7 +227,7 @@ def read_tokens(body: bytes) -> tuple[tuple[int, ...], int | None]:
     try:
         read = _Tokens.model_validate_json(body)
     except ValidationError as error:
-        raise _invalid("/tokenize", error) from None
+        raise invalid_answer("/tokenize", error) from None
     return tuple(read.tokens), read.max_model_len
 
 
@@ -236,10 +237,12 @@ def _read_choices(
     try:
         read = _Completions.model_validate_json(body)
     except ValidationError as error:
-        raise _invalid("/v1/completions", error) from None
+        raise invalid_answer("/v1/completions", error) from None
     choices = sorted(read.choices, key=lambda choice: choice.index)
     if [choice.index for choice in choices] != list(range(count)):
-        raise _invalid("/v1/completions", f"{len(choices)} choices for {count} prompts")
+        raise invalid_answer(
+            "/v1/completions", f"{len(choices)} choices for {count} prompts"
+        )
     return [_read_rows(choice.logprobs, echoed) for choice in choices]
 
 
@@ -248,10 +251,10 @@ def _read_rows(found: _LogProbs, echoed: Sequence[int]) -> list[Row]:
     tokens = [_number(token) for token in found.tokens]
     rows = found.top_logprobs
     if not tokens or len(tokens) != len(rows) or tokens[: len(echoed)] != [*echoed]:
-        raise _invalid("/v1/completions", "other tokens than those sent")
+        raise invalid_answer("/v1/completions", "other tokens than those sent")
     there = [_row(row) for row in rows[1 if echoed else 0 :] if row]
     if not there or len(there) != len(rows) - bool(echoed):
-        raise _invalid("/v1/completions", "a token without a row")
+        raise invalid_answer("/v1/completions", "a token without a row")
     return there
 
 
@@ -264,13 +267,9 @@ def _number(token: str) -> int:
     return int(token.removeprefix("token_id:"))
 
 
-def _invalid(path: str, what: ValidationError | str) -> InvalidResponseError:
-    detail: Any = what
-    if isinstance(what, ValidationError):
-        first = what.errors(
-            include_url=False, include_context=False, include_input=False
-        )[0]
-        detail = f"{'.'.join(map(str, first['loc'])) or 'whole'}: {first['msg']}"
+def invalid_answer(path: str, what: ValidationError | str) -> InvalidResponseError:
+    """The error for an answer that is not vLLM's."""
+    detail = first_problem(what) if isinstance(what, ValidationError) else what
     return InvalidResponseError(
         f"The server's answer to {path} is not vLLM's ({detail}); serve with vLLM 0.32 "
         "or newer, or better with `radixflow serve`."
