@@ -29,6 +29,7 @@ from radixflow_sdk._results import (
     GroupUsage,
     ScoredCandidate,
     ScoreResult,
+    sum_usage,
 )
 from radixflow_sdk.exceptions import (
     APIError,
@@ -167,7 +168,7 @@ def finish(
     return ScoreResult(
         candidates=_ranked(_finished(state)),
         failures=failures,
-        usage=state.completed.usage if state.completed else _spent(state),
+        usage=_usage(state),
         group_id=started.group_id,
         request_id=started.request_id,
         model=started.model,
@@ -219,15 +220,11 @@ def _close(
     return state.started, lost.failures
 
 
-def _spent(state: GroupState) -> GroupUsage:
-    """What is known to be spent by a group that never said its sums."""
-    found = [a.usage for a in state.answers if isinstance(a, BranchResult)]
-    return GroupUsage(
-        prompt_tokens=sum(usage.prompt_tokens for usage in found),
-        cached_tokens=sum(usage.cached_tokens for usage in found),
-        computed_tokens=sum(usage.computed_tokens for usage in found),
-        rounds=None,
-    )
+def _usage(state: GroupState) -> GroupUsage:
+    """The group's usage, summed over its branches where the server reported none."""
+    if state.completed is not None:
+        return state.completed.usage
+    return sum_usage([a.usage for a in state.answers if isinstance(a, BranchResult)])
 
 
 def partial(state: GroupState, cause: APIError | None = None) -> PartialGroupError:

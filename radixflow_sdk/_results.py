@@ -5,7 +5,7 @@ Values are frozen and hashable; they compute only what they say about themselves
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, Literal, TypeAlias, TypeVar
 
@@ -71,6 +71,18 @@ class GroupUsage:
     cached_tokens: int
     computed_tokens: int
     rounds: int | None
+
+
+def sum_usage(
+    usages: Sequence[Usage] | Sequence[GroupUsage], *, rounds: int | None = None
+) -> GroupUsage:
+    """The usage of many branches, or of many requests, as that of one group."""
+    return GroupUsage(
+        prompt_tokens=sum(usage.prompt_tokens for usage in usages),
+        cached_tokens=sum(usage.cached_tokens for usage in usages),
+        computed_tokens=sum(usage.computed_tokens for usage in usages),
+        rounds=rounds,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,12 +137,12 @@ def connect(settings: Settings, *, http_client: HTTPClient | None = None) -> Tra
 
 
 class Replicas:
-    """Sends each request to the server that its session belongs to.
+    """Sends each request to the server that its session hashes to.
 
-    A server that cannot be reached is marked unavailable: first for a second, then
-    twice as long each time, and it is asked for its models before it gets work again.
-    Meanwhile the next server in the session's order takes its place. When all are
-    unavailable, all are tried.
+    A server that cannot be reached is marked unavailable: for one second first, then
+    for twice as long each time. After the backoff it must list its models before it
+    gets work. Meanwhile the next server in the session's order takes its place. When
+    all are unavailable, all are tried.
 
     Args:
         servers: A transport for each URL.
@@ -157,23 +157,23 @@ class Replicas:
     ) -> None:
         self._servers = servers
         self._clock = clock
-        self._backoffs: dict[str, tuple[float, float]] = {}  # until when, how long
+        self._backoffs: dict[str, tuple[float, float]] = {}  # end, length
 
     async def models(self) -> tuple[str, ...]:
         """Names of the models of the first server that can be reached.
 
         Raises:
-            APIError: No server could be asked.
+            APIError: No server answered.
         """
-        return await self._ask_one(lambda server: server.models())
+        return await self._ask(lambda server: server.models())
 
     async def stats(self) -> Mapping[str, Any]:
         """The statistics of the first server that can be reached.
 
         Raises:
-            APIError: No server could be asked, or it has no plug-in.
+            APIError: No server answered, or it has no plug-in.
         """
-        return await self._ask_one(lambda server: server.stats())
+        return await self._ask(lambda server: server.stats())
 
     async def stream(self, request: GroupRequest) -> AsyncGenerator[BranchEvent, None]:
         """Send one request to its server, or to the next one that can be reached.
@@ -192,9 +192,9 @@ class Replicas:
                 self._backoffs.pop(url, None)
                 return
             except APIError as error:
-                gone = self._mark_unavailable(url, error)
-                # Lost before the answer began: nothing was yielded, nothing is lost.
-                if not (gone and left and isinstance(error, APIConnectionError)):
+                unreachable = self._mark_unavailable(url, error)
+                # The request failed before the answer began: nothing was yielded.
+                if not (unreachable and left and isinstance(error, APIConnectionError)):
                     raise
 
     async def aclose(self) -> None:
@@ -202,18 +202,18 @@ class Replicas:
         for server in self._servers.values():
             await server.aclose()
 
-    async def _ask_one(self, question: Callable[[Transport], Awaitable[T]]) -> T:
+    async def _ask(self, query: Callable[[Transport], Awaitable[T]]) -> T:
         *others, last = self._order("")
         for url in others:
             try:
-                return await question(self._servers[url])
+                return await query(self._servers[url])
             except APIError as error:
                 if not self._mark_unavailable(url, error):
                     raise
-        return await question(self._servers[last])
+        return await query(self._servers[last])
 
     def _order(self, session: str) -> list[str]:
-        """The session's servers, its own first, the unavailable ones last."""
+        """The session's servers by rendezvous weight, the unavailable ones last."""
 
         def weight(url: str) -> bytes:
             return hashlib.blake2b(f"{session}\0{url}".encode()).digest()
@@ -226,14 +226,14 @@ class Replicas:
         return self._backoffs.get(url, (0.0, 0.0))[0]
 
     async def _check(self, url: str) -> None:
-        """Ask a server whose backoff is over whether it answers."""
+        """Probe a server whose backoff is over."""
         if url in self._backoffs and self._until(url) <= self._clock():
-            self._back_off(url)  # meanwhile nobody else asks
+            self._back_off(url)  # one probe at a time
             await self._servers[url].models()
             del self._backoffs[url]
 
     def _mark_unavailable(self, url: str, error: APIError) -> bool:
-        if not _is_gone(error):
+        if not _is_unreachable(error):
             return False
         if self._until(url) <= self._clock():
             self._back_off(url)
@@ -248,7 +248,7 @@ class Replicas:
         )
 
 
-def _is_gone(error: APIError) -> bool:
+def _is_unreachable(error: APIError) -> bool:
     if isinstance(error, APIStatusError):
         return error.status in (502, 504) or error.code == "engine_dead"
     return isinstance(error, APIConnectionError | APITimeoutError | StreamBrokenError)
