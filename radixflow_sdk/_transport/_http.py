@@ -13,10 +13,11 @@ from typing import TypeAlias, TypeVar
 import anyio
 import httpx
 
-from radixflow_sdk._config import Settings, check_kind
+from radixflow_sdk._config import Settings
 from radixflow_sdk._events import OnResponse, RawResponse
 from radixflow_sdk._transport._errors import ErrorBoundary, check_open, status_error
 from radixflow_sdk._transport._redact import Secrets
+from radixflow_sdk._validate import check_kind
 from radixflow_sdk.exceptions import (
     APIStatusError,
     InvalidResponseError,

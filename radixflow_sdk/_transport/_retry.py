@@ -69,7 +69,7 @@ class RetryingTransport:
         self._sleep = sleep
         self._uniform = uniform
 
-    async def ask(self, query: Callable[[Transport], Awaitable[T]]) -> T:
+    async def query(self, query: Callable[[Transport], Awaitable[T]]) -> T:
         """Request something other than a group, such as the served models.
 
         Raises:
