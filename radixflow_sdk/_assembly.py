@@ -1,8 +1,8 @@
-"""From events to an answer: a pure fold, and the result of its last state.
+"""From events to a result: a pure fold, and the result of its last state.
 
-``fold(state, event)`` returns a new state; branch events may come in any order. It
-refuses what cannot be (a branch twice, a branch that was never sent, a group that ends
-with a branch missing), so that a wrong server is an error and never a wrong number.
+``fold(state, event)`` returns a new state; branch events may arrive in any order. It
+refuses contradictions (a branch twice, a branch that was never sent, a group that ends
+with a branch missing), so that a faulty server causes an error, not a wrong number.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from radixflow_sdk._results import (
     GroupUsage,
     ScoredCandidate,
     ScoreResult,
+    sum_usage,
 )
 from radixflow_sdk.exceptions import (
     APIError,
@@ -42,25 +43,25 @@ Answer: TypeAlias = BranchResult | BranchText | BranchFailed | None
 Result = TypeVar("Result", covariant=True)
 
 _FINISHED = (BranchResult, BranchText)
-# A new state copies one row of answers, not all of them.
-_ROW = 64
+# Answers are kept in chunks: a new state copies one chunk, not all 4,096 answers.
+_CHUNK = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupState:
-    """What is known of one group.
+    """The answers to one group so far.
 
     Attributes:
-        plan: What was asked.
+        plan: The call.
         unconditional: For each branch its log-likelihood after the plan's unconditional
             context; empty where the plan has none.
-        rows: `answers` in rows, so that a new state copies one row and not all.
-        started: The group's first event, once it is in.
-        completed: The group's last event, once it is in.
+        chunks: `answers` in chunks of equal length.
+        started: The group's first event, once it has arrived.
+        completed: The group's last event, once it has arrived.
     """
 
     plan: Plan
-    rows: tuple[tuple[Answer, ...], ...]
+    chunks: tuple[tuple[Answer, ...], ...]
     unconditional: tuple[float, ...] = ()
     started: GroupStarted | None = None
     completed: GroupCompleted | None = None
@@ -68,19 +69,19 @@ class GroupState:
     @property
     def answers(self) -> tuple[Answer, ...]:
         """For each branch of the plan its result, its failure, or None."""
-        return tuple(chain.from_iterable(self.rows))
+        return tuple(chain.from_iterable(self.chunks))
 
     @property
     def finished(self) -> int:
-        """How many branches have a result."""
+        """Number of branches with a result."""
         return sum(isinstance(a, _FINISHED) for a in self.answers)
 
 
 def begin(plan: Plan, *, unconditional: Sequence[float] = ()) -> GroupState:
     """The state before the first event."""
     blank: tuple[Answer, ...] = (None,) * len(plan.request.branches)
-    rows = tuple(blank[at : at + _ROW] for at in range(0, len(blank), _ROW))
-    return GroupState(plan=plan, rows=rows, unconditional=tuple(unconditional))
+    chunks = tuple(blank[at : at + _CHUNK] for at in range(0, len(blank), _CHUNK))
+    return GroupState(plan=plan, chunks=chunks, unconditional=tuple(unconditional))
 
 
 def fold(state: GroupState, event: BranchEvent) -> GroupState:
@@ -101,17 +102,19 @@ def fold(state: GroupState, event: BranchEvent) -> GroupState:
         raise _wrong(state, "answered with text for scores, or with scores for text")
     if not 0 <= event.index < len(state.plan.request.branches):
         raise _wrong(state, f"answered branch {event.index}, which was never sent")
-    which, place = divmod(event.index, _ROW)
-    row = state.rows[which]
-    if row[place] is not None:
+    number, place = divmod(event.index, _CHUNK)
+    chunks = list(state.chunks)
+    answers = list(chunks[number])
+    if answers[place] is not None:
         raise _wrong(state, f"answered branch {event.index} twice")
-    row = (*row[:place], event, *row[place + 1 :])
-    return replace(state, rows=(*state.rows[:which], row, *state.rows[which + 1 :]))
+    answers[place] = event
+    chunks[number] = tuple(answers)
+    return replace(state, chunks=tuple(chunks))
 
 
 def _wrong(state: GroupState, what: str) -> InvalidResponseError:
     return InvalidResponseError(
-        f"The server {what}; report this to whoever runs it.",
+        f"The server {what}; report this to its operator.",
         request_id=state.started.request_id if state.started else None,
         group_id=state.plan.request.group_id,
     )
@@ -120,7 +123,7 @@ def _wrong(state: GroupState, what: str) -> InvalidResponseError:
 def candidates_of(
     state: GroupState, result: BranchResult
 ) -> tuple[ScoredCandidate, ...]:
-    """The options that one branch scores: one, or more where options are equal."""
+    """The candidates that one branch scores: several where options are equal."""
     first, *_ = members = state.plan.members[result.index]
     return tuple(
         _candidate(state, index, result, duplicate_of=None if index == first else first)
@@ -139,7 +142,7 @@ class Finish(Protocol[Result]):
         cause: APIError | None = None,
         keep_partial: bool = False,
     ) -> Result:
-        """The answer."""
+        """The result."""
         ...
 
 
@@ -150,24 +153,24 @@ def finish(
     cause: APIError | None = None,
     keep_partial: bool = False,
 ) -> ScoreResult:
-    """The answer.
+    """The ranked result.
 
     Args:
         state: The group's last state.
-        elapsed: Seconds from call to now.
-        cause: What ended the group too early, if anything did.
-        keep_partial: Whether the finished branches are an answer without the others.
+        elapsed: Seconds since the call.
+        cause: The error that ended the group early, if any.
+        keep_partial: Whether to return the finished branches without the others.
 
     Raises:
         PartialGroupError: A branch failed.
-        APIError: ``cause``, where no branch is in.
-        InvalidResponseError: The group has not ended, and nothing says why.
+        APIError: ``cause``, where no branch has finished.
+        InvalidResponseError: The group has not ended, and there is no ``cause``.
     """
     started, failures = _close(state, cause, keep_partial=keep_partial)
     return ScoreResult(
         candidates=_ranked(_finished(state)),
         failures=failures,
-        usage=state.completed.usage if state.completed else _spent(state),
+        usage=_usage(state),
         group_id=started.group_id,
         request_id=started.request_id,
         model=started.model,
@@ -186,7 +189,7 @@ def finish_texts(
     cause: APIError | None = None,
     keep_partial: bool = False,
 ) -> GenerationResult:
-    """`finish`, for a group whose branches went on."""
+    """`finish` for generated text."""
     started, failures = _close(state, cause, keep_partial=keep_partial)
     branches = _texts(state)
     return GenerationResult(
@@ -205,7 +208,7 @@ def finish_texts(
 def _close(
     state: GroupState, cause: APIError | None, *, keep_partial: bool
 ) -> tuple[GroupStarted, tuple[BranchError, ...]]:
-    """The group's beginning and its failures, where what is in is an answer."""
+    """The group's first event and its failures, where there is a result."""
     finished = state.finished
     if cause is not None and not finished:
         raise cause
@@ -213,25 +216,21 @@ def _close(
         raise _wrong(state, "ended the answer before the group")
     if cause is None and finished == len(state.plan.request.branches):
         return state.started, ()
-    lost = partial(state, cause)
-    if not (keep_partial and finished and lost.failures):
-        raise lost from cause
-    return state.started, lost.failures
+    error = partial(state, cause)
+    if not (keep_partial and finished and error.failures):
+        raise error from cause
+    return state.started, error.failures
 
 
-def _spent(state: GroupState) -> GroupUsage:
-    """What is known to be spent by a group that never said its sums."""
-    found = [a.usage for a in state.answers if isinstance(a, BranchResult)]
-    return GroupUsage(
-        prompt_tokens=sum(usage.prompt_tokens for usage in found),
-        cached_tokens=sum(usage.cached_tokens for usage in found),
-        computed_tokens=sum(usage.computed_tokens for usage in found),
-        rounds=None,
-    )
+def _usage(state: GroupState) -> GroupUsage:
+    """The group's usage, summed over its branches where the server reported none."""
+    if state.completed is not None:
+        return state.completed.usage
+    return sum_usage([a.usage for a in state.answers if isinstance(a, BranchResult)])
 
 
 def partial(state: GroupState, cause: APIError | None = None) -> PartialGroupError:
-    """The error that keeps what is in, and says what is not."""
+    """The error that lists the failures and keeps the finished branches."""
     failures = tuple(
         _failure(index, answer, cause)
         for index, answer in _by_option(state)

@@ -1,8 +1,8 @@
-"""A small load on a running server, and its figures.
+"""A small benchmark of a running server.
 
-The figures are what this client measured, and what the server's counters say of the
-same time. The documents are random words under a salt of their own, so that the first
-question on each is cold.
+The figures are this client's measurements and the server's counters over the same time.
+The documents are random words under a salt of their own, so that the first question
+about each is cold.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from functools import partial
 from typing import Any
 
 from radixflow_sdk._client import RadixFlowClient
-from radixflow_sdk._config import Settings, check_count
+from radixflow_sdk._config import Settings
 from radixflow_sdk._events import ClientEvent, RequestEnded
 from radixflow_sdk._requests import ScoreRequest
 from radixflow_sdk._results import Progress
+from radixflow_sdk._validate import check_count
 from radixflow_sdk.exceptions import APIError
 
 _TEXT = (
@@ -32,14 +33,14 @@ WORDS = _TEXT.split()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What is asked.
+    """The load.
 
     Attributes:
-        groups: Questions in all.
+        groups: Number of questions.
         options: Candidates of each.
-        documents: Distinct documents; the questions go round them.
+        documents: Distinct documents; the questions take them in turn.
         words: Words of each document.
-        concurrency: Groups under way at a time.
+        concurrency: Maximum concurrent groups.
 
     Raises:
         InvalidInputError: One of them is not a positive number.
@@ -56,7 +57,7 @@ class Load:
             check_count(name, getattr(self, name))
 
     def requests(self, salt: str) -> Iterator[ScoreRequest]:
-        """The questions; the same in every run, but for the salt."""
+        """The questions; the same in every run, except for the salt."""
         rng = random.Random(7)
         texts = [
             " ".join(rng.choices(WORDS, k=self.words)) for _ in range(self.documents)
@@ -74,25 +75,25 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What a load came to.
+    """The measurements.
 
     Attributes:
-        groups: Groups that were answered.
-        failed: Groups that were not.
+        groups: Groups with a result.
+        failed: Groups without.
         error: Why the first of them failed, or None.
         seconds: From the first request to the last answer.
         groups_a_second: `groups` over `seconds`.
-        p50: Seconds of the median group, from its call to its result; None of none.
-        p95: Seconds that 95 % of the groups did not exceed.
+        p50: Median seconds from call to result; None without a result.
+        p95: 95th percentile of the same.
         prompt_tokens: Tokens of the prompts of all branches.
-        computed_tokens: Tokens computed for them, the shared prefixes' included.
+        computed_tokens: Tokens computed for them, with the shared prefixes.
         reuse: Share of the prompt tokens that was not computed.
-        rounds: Worker rounds of the server in that time; None where it does not count.
-        rows_a_round: Requests that a round had on average.
-        at_a_time: Groups that were with the server, on average: fewer than asked for
-            while it pushes back.
-        others: Requests that were in the server before the first of ours.
-        route: How the scores were read.
+        rounds: Worker rounds of the server in that time; None where it has no counter.
+        rows_a_round: Mean number of requests in a round.
+        at_a_time: Mean number of groups on the server; less than ``concurrency`` while
+            the server is overloaded.
+        others: Requests on the server before the first of this client.
+        route: How the scores were computed.
     """
 
     groups: int
@@ -121,12 +122,11 @@ async def measure(
 ) -> Figures:
     """Send a load to the servers of the settings.
 
-    Of several, none is asked for its rounds: each counts its own. One group is asked
-    beforehand and not counted: connections, and the server's own first request, are not
-    what a load costs.
+    One group runs first and is not counted, to open connections and warm up the server.
+    With several servers the rounds are not reported, since each server counts its own.
 
     Raises:
-        RadixFlowError: That first group failed.
+        RadixFlowError: The first group failed.
     """
     async with RadixFlowClient(
         settings.base_urls,
@@ -191,7 +191,7 @@ def quantile(ordered: Sequence[float], share: float) -> float | None:
 async def _stats(
     ask: Callable[[], Awaitable[Mapping[str, Any]]] | None,
 ) -> Mapping[str, Any] | None:
-    """The server's account; None where it has none to give."""
+    """The server's statistics; None where it has none."""
     try:
         return None if ask is None else await ask()
     except APIError:

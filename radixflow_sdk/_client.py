@@ -1,8 +1,8 @@
-"""`RadixFlowClient`: the story of one call.
+"""`RadixFlowClient`: the steps of one call, in order.
 
     plan -> requests -> events -> state -> result
 
-Each step is a module of its own; the client puts them in order.
+Each step is a module of its own.
 """
 
 from __future__ import annotations
@@ -42,18 +42,7 @@ import anyio
 
 from radixflow_sdk import _assembly, _letters
 from radixflow_sdk._assembly import Finish, finish, finish_texts
-from radixflow_sdk._config import (
-    CallSettings,
-    RetryPolicy,
-    Timeouts,
-    check_callable,
-    check_choice,
-    check_count,
-    check_kind,
-    check_number,
-    read_settings,
-    refuse,
-)
+from radixflow_sdk._config import CallSettings, RetryPolicy, Timeouts, read_settings
 from radixflow_sdk._dispatch import Dispatcher
 from radixflow_sdk._events import ClientEvent, GroupEnded, RawResponse
 from radixflow_sdk._hints import session_id
@@ -80,6 +69,14 @@ from radixflow_sdk._results import (
 from radixflow_sdk._tracing import GroupSpan, Tracing
 from radixflow_sdk._transport import HTTPClient, Transport, connect
 from radixflow_sdk._unconditional import Unconditional
+from radixflow_sdk._validate import (
+    check_callable,
+    check_choice,
+    check_count,
+    check_kind,
+    check_number,
+    refuse,
+)
 from radixflow_sdk.exceptions import APIError
 
 if TYPE_CHECKING:
@@ -121,24 +118,24 @@ class RadixFlowClient:
     client serves any number of concurrent calls in one event loop.
 
     Args:
-        base_url: Where the server is, with or without ``/v1``. Several: every document
-            has its own among them, by rendezvous hashing of ``X-Session-ID``, and moves
-            to the next while that one cannot be reached. None: the environment's
-            ``RADIXFLOW_BASE_URL``, else ``http://127.0.0.1:8000``.
+        base_url: The server's URL, with or without ``/v1``. With several URLs every
+            document has its own server (rendezvous hashing of ``X-Session-ID``), and
+            uses the next one while that server cannot be reached. None: the
+            environment's ``RADIXFLOW_BASE_URL``, else ``http://127.0.0.1:8000``.
         api_key: The server's key. None: the environment's ``RADIXFLOW_API_KEY``, if
-            any. It shows in no repr, log or error.
-        model: A served model. None: the server's first, asked for once.
+            set. It never appears in a repr, a log or an error.
+        model: A served model. None: the server's first, requested once.
         timeout: Limits in seconds; a plain number is `Timeouts.total`.
-        retry: How often, and how patiently, a group is sent again.
-        max_connections: Groups under way at a time; further calls wait for their turn.
-        http_client: An ``httpx.AsyncClient`` to use as it is (proxies, certificates);
-            it stays open, and its own timeouts hold in place of ``connect``, ``read``
-            and ``write``.
-        transport: Carries the requests in place of HTTP, see `radixflow_sdk.testing`.
+        retry: Number of attempts for a group, and the waits between them.
+        max_connections: Maximum concurrent groups; further calls wait.
+        http_client: An ``httpx.AsyncClient`` to use as it is (proxies, certificates).
+            It stays open, and its own timeouts replace ``connect``, ``read`` and
+            ``write``.
+        transport: Replaces HTTP, see `radixflow_sdk.testing`.
         cache_salt: Isolates the server's prefix cache, 1 to 256 characters.
-        route: ``branches`` asks the server's RadixFlow plug-in and nothing else;
-            ``trie`` and ``echo`` do without it, see `ScoreResult.route`; ``auto`` asks
-            the plug-in, and does without where the server has none.
+        route: ``branches`` uses the server's RadixFlow plug-in only; ``trie`` and
+            ``echo`` work without it, see `ScoreResult.route`; ``auto`` uses the plug-in
+            where the server has one.
 
     Raises:
         InvalidInputError: A setting is not usable.
@@ -173,19 +170,19 @@ class RadixFlowClient:
             concurrency=max_connections,
             pool=self._settings.timeouts.pool,
         )
-        self._options = CallSettings(
+        self._call_settings = CallSettings(
             model=model,
             cache_salt=cache_salt,
             total=self._settings.timeouts.total,
             retry=self._settings.retry,
         )
-        self._asking: anyio.Lock | None = None
-        self._unasked: APIError | None = None
+        self._model_lock: anyio.Lock | None = None
+        self._model_error: APIError | None = None
         self._unconditional = Unconditional()
 
     def __repr__(self) -> str:
         urls = ",".join(self._settings.base_urls)
-        return f"<RadixFlowClient {urls} model={self._options.model!r}>"
+        return f"<RadixFlowClient {urls} model={self._call_settings.model!r}>"
 
     async def __aenter__(self) -> RadixFlowClient:
         self._dispatcher.check_open()
@@ -200,7 +197,7 @@ class RadixFlowClient:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the client; calls under way end with `ClientClosedError`."""
+        """Close the client; calls in progress end with `ClientClosedError`."""
         await self._dispatcher.aclose()
 
     def with_options(
@@ -216,22 +213,22 @@ class RadixFlowClient:
         on_response: Callable[[RawResponse], None] | None = None,
         tracing: TracerProvider | bool | None = None,
     ) -> Self:
-        """The same client with other options; what is left out stays as it is.
+        """The same client with other settings; omitted ones stay unchanged.
 
-        Connections, turns and closing are shared with this one.
+        Connections, the limit on concurrent groups, and closing are shared.
 
         Args:
             model: A served model.
             cache_salt: Isolates the server's prefix cache.
-            timeout: In place of `Timeouts.total`.
-            retry: How often, and how patiently, a group is sent again.
-            extra_headers: Sent with every group; they go before the client's own.
+            timeout: Replaces `Timeouts.total`.
+            retry: Number of attempts for a group, and the waits between them.
+            extra_headers: Sent with every group; they override the client's own.
             extra_body: Fields added to every group's body, such as ``priority``.
             on_event: Called with an event for every request and group, in the event
-                loop, so it must be quick. What it raises is logged and goes no further.
-            on_response: Called with every HTTP answer to a group once it is over,
-                refusals and cut ones too: status, headers, request id, the bytes read.
-                ``on_response=answers.append`` collects them. As quick as ``on_event``.
+                loop, so it must be fast. An exception in it is logged and ignored.
+            on_response: Called with every HTTP answer to a group once it has ended,
+                also errors and broken ones: status, headers, request id, the bytes read.
+                ``on_response=answers.append`` collects them. Must be fast.
             tracing: True, or a ``TracerProvider``: an OpenTelemetry span for each
                 group with a child for each branch, and ``traceparent`` on every
                 request; needs the extra ``otel``. False: none.
@@ -254,7 +251,7 @@ class RadixFlowClient:
         if tracing is False:
             changes["tracing"] = None
         view = copy.copy(self)
-        view._options = replace(self._options, **changes)
+        view._call_settings = replace(self._call_settings, **changes)
         return view
 
     @_arguments_of(ScoreRequest)
@@ -268,11 +265,11 @@ class RadixFlowClient:
 
         Args:
             document: Text, token ids, chat messages (``role`` and ``content``), or 1 to
-                62 parts: texts, or lists of token ids, joined as they are. Where a part
-                ends, other documents may go on differently.
+                62 parts: texts, or lists of token ids, concatenated. The end of a part
+                is a likely branch point with other documents.
             options: 1 to 4,096 texts or lists of token ids.
-            question: Asked after the document; empty is the same as None. With token
-                ids the question is encoded by itself and joined.
+            question: Text after the document; empty is the same as None. With token
+                ids the question is encoded separately and appended.
             scoring: What is read from the model.
             normalize: ``sum`` of log-probabilities; ``mean`` a token; ``char`` a
                 character of the option (lm-evaluation-harness ``acc_norm``); ``byte`` a
@@ -280,26 +277,26 @@ class RadixFlowClient:
                 (``acc_mutual_info``). With label scoring: ``sum`` is log P(first
                 label), ``label`` is log (P(first label) / sum of P(label)). The others
                 are in `ScoredCandidate.scores`; `ScoreResult.under` ranks by them.
-            template: The words around question and option; None: the defaults.
-            labels: For label scoring, in place of the template's: texts of exactly one
+            template: The text around question and option; None: the defaults.
+            labels: For label scoring, replace the template's: texts of exactly one
                 token, or token ids.
-            unconditional: For ``pmi``, what stands before an option where there is no
-                document, such as ``"Answer:"`` or the id of the end-of-text token. Each
-                option is scored there once for this client, in a group of its own that
-                goes first and has the same limits; the client keeps 65,536 sums.
-            timeout: Seconds for this group, in place of `Timeouts.total`.
+            unconditional: For ``pmi``, the context of an option without the document,
+                such as ``"Answer:"`` or the id of the end-of-text token. The client
+                scores each option there once, in a group of its own that runs first
+                with the same limits, and keeps 65,536 sums.
+            timeout: Seconds for this group; replaces `Timeouts.total`.
             group_id: An id for log and metrics, 1 to 128 of ``A-Z a-z 0-9 . _ : -``.
-            cache_salt: In place of the client's.
-            partial: ``raise`` a `PartialGroupError` when only some branches are in, or
-                ``return`` a result of those, with `ScoreResult.failures`.
+            cache_salt: Replaces the client's.
+            partial: ``raise`` a `PartialGroupError` when some branches failed, or
+                ``return`` a result of the others, with `ScoreResult.failures`.
 
         Returns:
-            The ranked candidates, with everything that was measured on the way.
+            The ranked candidates with their log-probabilities and usage.
 
         Raises:
             InvalidInputError: An argument is not usable; nothing was sent.
-            APIError: The group failed before any branch was in.
-            PartialGroupError: Some branches are in and the rest failed.
+            APIError: The group failed before any branch finished.
+            PartialGroupError: Some branches finished and the rest failed.
             ClientClosedError: The client was closed.
         """
         return await self.run(request)
@@ -315,26 +312,26 @@ class RadixFlowClient:
         group_id: str | None = None,
         cache_salt: str | None = None,
     ) -> LetterResult:
-        r"""Show all options behind letters, and ask which letter.
+        r"""List all options behind letters, and score the letters.
 
-        One group: a branch for each order of the options, each ``"\nA. …\nB. …\n
-        Answer:"`` with the letters as labels. With ``rotate`` every option stands once
-        at every place, and the mean over the orders takes the model's taste for a
-        letter out of its answer.
+        One group with a branch for each order of the options, each ``"\nA. …\nB. …\n
+        Answer:"`` with the letters as labels. With ``rotate`` every option appears once
+        at every position, and the mean over the orders removes the model's bias toward
+        a letter.
 
         Args:
             document: Text, token ids, a list of parts of either, or chat messages.
             options: 2 to 26 texts, each once.
-            question: Asked between document and options.
+            question: Text between document and options.
             rotate: Whether to list the options in every rotation, or as given.
-            timeout: Seconds for this group, in place of `Timeouts.total`.
+            timeout: Seconds for this group; replaces `Timeouts.total`.
             group_id: An id for log and metrics.
-            cache_salt: In place of the client's.
+            cache_salt: Replaces the client's.
 
         Raises:
             InvalidInputError: An argument is not usable; nothing was sent.
-            APIError: The group failed before any branch was in.
-            PartialGroupError: Some orders are in and the rest failed.
+            APIError: The group failed before any branch finished.
+            PartialGroupError: Some orders finished and the rest failed.
             ClientClosedError: The client was closed.
         """
         orders = _letters.read_orders(options, rotate=rotate)
@@ -354,54 +351,53 @@ class RadixFlowClient:
     def stream_candidates(
         self, request: ScoreRequest
     ) -> AsyncGenerator[ScoredCandidate, None]:
-        """Yield each candidate as soon as its branch is in, in any order.
+        """Yield each candidate as soon as its branch finishes, in any order.
 
-        A `ScoredCandidate` has no probability and no rank: those need all of them. To
-        stop early, close the iterator (``contextlib.aclosing``); the server then aborts
-        what is unfinished. The arguments are those of `score_candidates`.
+        A `ScoredCandidate` has no probability and no rank: those need all candidates.
+        To stop early, close the iterator (``contextlib.aclosing``); the server then
+        aborts the unfinished branches. The arguments are those of `score_candidates`.
 
         Raises:
             InvalidInputError: An argument is not usable; raised at once, nothing was
                 sent.
-            APIError: The group failed before any branch was in.
+            APIError: The group failed before any branch finished.
             PartialGroupError: After the last candidate, where some branches failed.
-                With ``partial="return"`` the iterator ends then as if all were there.
+                With ``partial="return"`` the iterator ends without an error.
             ClientClosedError: The client was closed.
         """
-        return self._stream(request, self._plan(request))
+        return self._stream(request, self._make_plan(request))
 
     @_arguments_of(GenerationRequest)
     async def generate_branches(self, request: GenerationRequest) -> GenerationResult:
-        """Let the model write on after each of many branches of one document.
+        """Generate text after each of many branches of one document.
 
-        The prompts are the document with each branch behind it, verbatim; after chat
-        messages a branch is the user's next message. They share the document in the
-        server's prefix cache, and go to the replica that knows it. What fails is sent
-        again, the missing branches only, as for `score_candidates`. Any vLLM server
-        will do: ``POST /v1/branches`` generates nothing, so this asks
-        ``/v1/completions``, with hints for the RadixFlow scheduler.
+        Each prompt is the document followed by a branch, verbatim; after chat messages
+        a branch is the user's next message. The prompts share the document in the
+        prefix cache of one replica. Missing branches are retried as for
+        `score_candidates`. Any vLLM server works: this uses ``/v1/completions``, with
+        hints for the RadixFlow scheduler.
 
         Args:
             document: Text, token ids, chat messages (``role`` and ``content``), or 1 to
-                62 parts: texts, or lists of token ids, joined as they are. Where a part
-                ends, other documents may go on differently.
+                62 parts: texts, or lists of token ids, concatenated. The end of a part
+                is a likely branch point with other documents.
             branches: 1 to 4,096 texts or lists of token ids. Equal ones are generated
-                one by one. Token ids and text are encoded apart and joined.
-            max_tokens: The most tokens to generate after each branch.
-            temperature: 0 takes the likeliest token each time.
-            top_p: Sample from the likeliest tokens of that much probability.
+                separately. Text next to token ids is encoded separately.
+            max_tokens: Maximum number of tokens to generate after each branch.
+            temperature: 0 selects the most likely token.
+            top_p: Sample from the most likely tokens with that total probability.
             stop: At most 16 texts that end a branch; they are not part of its text.
-            seed: For sampling that can be repeated; each branch is given the same.
-            timeout: Seconds for this group, in place of `Timeouts.total`.
+            seed: For reproducible sampling; every branch uses the same seed.
+            timeout: Seconds for this group; replaces `Timeouts.total`.
             group_id: An id for log and metrics, 1 to 128 of ``A-Z a-z 0-9 . _ : -``.
-            cache_salt: In place of the client's.
-            partial: ``raise`` a `PartialGroupError` when only some branches are in, or
-                ``return`` a result of those, with `GenerationResult.failures`.
+            cache_salt: Replaces the client's.
+            partial: ``raise`` a `PartialGroupError` when some branches failed, or
+                ``return`` a result of the others, with `GenerationResult.failures`.
 
         Raises:
             InvalidInputError: An argument is not usable; nothing was sent.
-            APIError: The group failed before any branch was in.
-            PartialGroupError: Some branches are in and the rest failed.
+            APIError: The group failed before any branch finished.
+            PartialGroupError: Some branches finished and the rest failed.
             ClientClosedError: The client was closed.
         """
         return await self.run(request)
@@ -419,8 +415,8 @@ class RadixFlowClient:
 
         Raises:
             InvalidInputError: The request is not usable; nothing was sent.
-            APIError: The group failed before any branch was in.
-            PartialGroupError: Some branches are in and the rest failed.
+            APIError: The group failed before any branch finished.
+            PartialGroupError: Some branches finished and the rest failed.
             ClientClosedError: The client was closed.
         """
         if isinstance(request, GenerationRequest):
@@ -436,7 +432,7 @@ class RadixFlowClient:
         errors: Literal["return", "raise"] = "return",
         progress: Callable[[Progress], None] | None = None,
     ) -> Outcomes[ScoreRequest, ScoreResult]:
-        """Score many groups, a few at a time, and hand each on as it ends.
+        """Score many groups, a few at a time, and yield each as it ends.
 
         ::
 
@@ -444,18 +440,18 @@ class RadixFlowClient:
                 async for outcome in outcomes:
                     ...
 
-        The requests are read as they are needed, and no more than a few times
-        ``concurrency`` of them are under way or waiting to be taken, so that there may
-        be any number. Leaving the block ends what is under way, on the server too.
+        Requests are read as needed. At most four times ``concurrency`` of them run or
+        wait for the reader, so there can be any number. Leaving the block cancels the
+        running groups, on the server too.
 
         Args:
             requests: Any iterable, asynchronous or not.
-            concurrency: Groups under way at a time. None: as many as the client has
-                connections. Fewer of them work while the server pushes back (429, 503).
-            ordered: Whether outcomes come in the order of the requests, and not as they
-                end.
+            concurrency: Maximum concurrent groups. None: ``max_connections``. Fewer run
+                while the server is overloaded (429, 503).
+            ordered: Whether outcomes arrive in the order of the requests; otherwise as
+                they end.
             errors: ``return`` a failed group as an outcome like the others, or
-                ``raise`` its error when its turn comes.
+                ``raise`` its error in its place.
             progress: Called with a `Progress` after each outcome.
 
         Raises:
@@ -474,7 +470,7 @@ class RadixFlowClient:
         errors: Literal["return", "raise"] = "return",
         progress: Callable[[Progress], None] | None = None,
     ) -> tuple[Outcome[ScoreRequest, ScoreResult], ...]:
-        """`score_many`, gathered: every outcome, in the order of the requests.
+        """All outcomes of `score_many`, in the order of the requests.
 
         Raises:
             InvalidInputError: An argument is not usable.
@@ -482,7 +478,13 @@ class RadixFlowClient:
             ClientClosedError: The client was closed.
         """
         return await gathered(
-            self._many(self._run_scoring, requests, concurrency, True, errors, progress)
+            self.score_many(
+                requests,
+                concurrency=concurrency,
+                ordered=True,
+                errors=errors,
+                progress=progress,
+            )
         )
 
     def generate_many(
@@ -494,7 +496,7 @@ class RadixFlowClient:
         errors: Literal["return", "raise"] = "return",
         progress: Callable[[Progress], None] | None = None,
     ) -> Outcomes[GenerationRequest, GenerationResult]:
-        """`score_many`, for branches that go on; the arguments are the same.
+        """`score_many` for generated text; the arguments are the same.
 
         Raises:
             InvalidInputError: An argument is not usable.
@@ -512,7 +514,7 @@ class RadixFlowClient:
         errors: Literal["return", "raise"] = "return",
         progress: Callable[[Progress], None] | None = None,
     ) -> tuple[Outcome[GenerationRequest, GenerationResult], ...]:
-        """`generate_many`, gathered: every outcome, in the order of the requests.
+        """All outcomes of `generate_many`, in the order of the requests.
 
         Raises:
             InvalidInputError: An argument is not usable.
@@ -520,8 +522,12 @@ class RadixFlowClient:
             ClientClosedError: The client was closed.
         """
         return await gathered(
-            self._many(
-                self._run_generation, requests, concurrency, True, errors, progress
+            self.generate_many(
+                requests,
+                concurrency=concurrency,
+                ordered=True,
+                errors=errors,
+                progress=progress,
             )
         )
 
@@ -529,10 +535,10 @@ class RadixFlowClient:
         """Names of the served models, the default one first.
 
         Raises:
-            APIError: The server could not be asked.
+            APIError: The request failed.
             ClientClosedError: The client was closed.
         """
-        return await self._ask(lambda transport: transport.models())
+        return await self._query(lambda transport: transport.models())
 
     async def stats(self) -> Mapping[str, Any]:
         """The scheduler's statistics: settings, policy, counters and gauges.
@@ -541,12 +547,12 @@ class RadixFlowClient:
         are those of the first that can be reached.
 
         Raises:
-            APIError: The server could not be asked, or has no plug-in.
+            APIError: The request failed, or the server has no plug-in.
             ClientClosedError: The client was closed.
         """
-        return await self._ask(lambda transport: transport.stats())
+        return await self._query(lambda transport: transport.stats())
 
-    # --- the story -------------------------------------------------------------------
+    # --- one call, step by step ------------------------------------------------------
 
     def _many(
         self,
@@ -575,14 +581,16 @@ class RadixFlowClient:
         )
 
     async def _run_scoring(self, request: ScoreRequest) -> ScoreResult:
-        plan = self._plan(request)
+        plan = self._make_plan(request)
         sums = await self._sums_without_document(request, plan)
         return await self._score(request, plan, sums)
 
     async def _run_generation(self, request: GenerationRequest) -> GenerationResult:
         self._check(request, GenerationRequest)
         plan = make_generation_plan(
-            request, model=self._options.model, cache_salt=self._options.cache_salt
+            request,
+            model=self._call_settings.model,
+            cache_salt=self._call_settings.cache_salt,
         )
         return await self._perform(request, self._call(plan), finish_texts)
 
@@ -596,9 +604,9 @@ class RadixFlowClient:
         with call.reported():
             try:
                 await self._dispatcher.run(
-                    await self._address(request, call),
+                    await self._complete(request, call),
                     total=self._total(request),
-                    retry=self._options.retry,
+                    retry=self._call_settings.retry,
                     emit=call.emit,
                     on_event=call.add,
                 )
@@ -609,10 +617,10 @@ class RadixFlowClient:
     async def _sums_without_document(
         self, request: ScoreRequest, plan: Plan
     ) -> tuple[float, ...]:
-        """Each branch's sum after the unconditional context, asked for where new."""
+        """Each branch's sum after the unconditional context; scores unknown ones."""
         if plan.unconditional is None:
             return ()
-        model = plan.request.model or await self._ask_model()
+        model = plan.request.model or await self._first_model()
         sums = self._unconditional.known(plan, model)
         indexes = range(len(plan.request.branches))
         if wanted := [index for index in indexes if index not in sums]:
@@ -633,9 +641,9 @@ class RadixFlowClient:
         with call.reported():
             try:
                 events = self._dispatcher.events(
-                    await self._address(request, call),
+                    await self._complete(request, call),
                     total=self._total(request),
-                    retry=self._options.retry,
+                    retry=self._call_settings.retry,
                     emit=call.emit,
                 )
                 async with aclosing(events):
@@ -650,78 +658,82 @@ class RadixFlowClient:
             call.end(finish, None, keep_partial=keep_partial)
 
     def _call(self, plan: Plan, sums: Sequence[float] = ()) -> _Call:
-        tracing = self._options.tracing
+        tracing = self._call_settings.tracing
         span = None if tracing is None else tracing.group(plan)
         return _Call(plan, self._emit, sums, span)
 
-    async def _address(self, request: AnyRequest, call: _Call) -> GroupRequest:
-        """The plan's request, with what belongs to this client and not to the call."""
+    async def _complete(self, request: AnyRequest, call: _Call) -> GroupRequest:
+        """The plan's request, completed with the client's settings."""
         planned = call.plan.request
-        model = planned.model or await self._ask_model()
-        hook = self._options.on_response
+        model = planned.model or await self._first_model()
+        hook = self._call_settings.on_response
         return replace(
             planned,
             model=model,
             session_id=session_id(planned.cache_salt, model, request.document),
-            extra_headers={**call.headers, **self._options.extra_headers},
-            extra_body=self._options.extra_body,
-            on_response=hook and partial(_tell, "on_response", hook),
+            extra_headers={**call.headers, **self._call_settings.extra_headers},
+            extra_body=self._call_settings.extra_body,
+            on_response=hook and partial(_notify, "on_response", hook),
         )
 
-    async def _ask(self, question: Callable[[Transport], Awaitable[T]]) -> T:
-        return await self._dispatcher.ask(
-            question, total=self._options.total, retry=self._options.retry
+    async def _query(self, query: Callable[[Transport], Awaitable[T]]) -> T:
+        return await self._dispatcher.query(
+            query, total=self._call_settings.total, retry=self._call_settings.retry
         )
 
-    async def _ask_model(self) -> str:
-        """The server's first model; calls that wait together ask once, or fail once."""
+    async def _first_model(self) -> str:
+        """The server's first model; concurrent calls share one request or failure."""
         self._dispatcher.check_loop()
-        if self._asking is None:  # not before: it belongs to the event loop
-            self._asking = anyio.Lock()
-        before = self._unasked
-        async with self._asking:
-            if self._options.model is not None:
-                return self._options.model
-            if self._unasked is not None and self._unasked is not before:
-                raise copy.copy(self._unasked)  # each call's own: it gets a group id
+        if self._model_lock is None:  # created late: it belongs to the event loop
+            self._model_lock = anyio.Lock()
+        before = self._model_error
+        async with self._model_lock:
+            if self._call_settings.model is not None:
+                return self._call_settings.model
+            if self._model_error is not None and self._model_error is not before:
+                raise copy.copy(
+                    self._model_error
+                )  # a copy: each call sets its own group id
             try:
                 [model, *_] = await self.models()
             except APIError as error:
-                self._unasked = copy.copy(error)
+                self._model_error = copy.copy(error)
                 raise
-            self._options = replace(self._options, model=model)
+            self._call_settings = replace(self._call_settings, model=model)
             return model
 
     def _check(self, request: AnyRequest, kind: type[AnyRequest]) -> None:
         self._dispatcher.check_open()
         check_kind("request", request, kind)
         if request.timeout is not None:
-            check_number("timeout", request.timeout, least=0.0, strictly=True)
+            check_number("timeout", request.timeout, minimum=0.0, strictly=True)
         check_choice("partial", request.partial, get_args(Partial))
 
-    def _plan(self, request: ScoreRequest) -> Plan:
+    def _make_plan(self, request: ScoreRequest) -> Plan:
         self._check(request, ScoreRequest)
         return make_plan(
-            request, model=self._options.model, cache_salt=self._options.cache_salt
+            request,
+            model=self._call_settings.model,
+            cache_salt=self._call_settings.cache_salt,
         )
 
     def _total(self, request: AnyRequest) -> float | None:
-        return self._options.total if request.timeout is None else request.timeout
+        return self._call_settings.total if request.timeout is None else request.timeout
 
     def _emit(self, event: ClientEvent) -> None:
-        if self._options.on_event is not None:
-            _tell("on_event", self._options.on_event, event)
+        if self._call_settings.on_event is not None:
+            _notify("on_event", self._call_settings.on_event, event)
 
 
-def _tell(name: str, hook: Callable[[E], None], event: E) -> None:
+def _notify(name: str, hook: Callable[[E], None], event: E) -> None:
     try:
         hook(event)
     except Exception:
-        logger.exception("%s failed; the call goes on", name)
+        logger.exception("%s failed; the call continues", name)
 
 
 class _Call:
-    """One group under way: its state, its span and its events."""
+    """One group in progress: its state, its span and its events."""
 
     def __init__(
         self,

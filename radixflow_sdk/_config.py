@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
@@ -19,11 +18,18 @@ from urllib.parse import urlsplit
 from radixflow_sdk._events import ClientEvent, OnResponse
 from radixflow_sdk._requests import RouteChoice
 from radixflow_sdk._tracing import Tracing
+from radixflow_sdk._validate import (
+    check_callable,
+    check_choice,
+    check_count,
+    check_kind,
+    check_number,
+    read_name,
+    refuse,
+)
 from radixflow_sdk.exceptions import InvalidInputError
 
 DEFAULT_BASE_URL = "http://127.0.0.1:8000"
-MAX_COUNT = 2**16
-_SHOWN = 80
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
@@ -53,7 +59,7 @@ class Timeouts:
         for name in ("connect", "read", "write", "pool", "total"):
             value = getattr(self, name)
             if value is not None:
-                check_number(f"timeout.{name}", value, least=0.0, strictly=True)
+                check_number(f"timeout.{name}", value, minimum=0.0, strictly=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +90,7 @@ class RetryPolicy:
     def __post_init__(self) -> None:
         check_count("retry.attempts", self.attempts)
         for name in ("initial", "maximum", "retry_after_maximum"):
-            check_number(f"retry.{name}", getattr(self, name), least=0.0)
+            check_number(f"retry.{name}", getattr(self, name), minimum=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +151,7 @@ class CallSettings:
         if self.cache_salt is not None:
             read_name("cache_salt", self.cache_salt, 256)
         if self.total is not None:
-            check_number("timeout", self.total, least=0.0, strictly=True)
+            check_number("timeout", self.total, minimum=0.0, strictly=True)
         check_kind("retry", self.retry, RetryPolicy)
         check_callable("on_event", self.on_event)
         check_callable("on_response", self.on_response)
@@ -206,110 +212,6 @@ def read_settings(
         max_connections=max_connections,
         route=route,
     )
-
-
-def refuse(field: str, value: object, advice: str) -> InvalidInputError:
-    """The error for an argument: which, the value as far as it is short, what to do."""
-    try:
-        shown = repr(value)
-    except Exception:  # noqa: BLE001 - a huge integer, or a repr of the caller's own
-        shown = f"a {type(value).__name__}"
-    if len(shown) > _SHOWN:
-        shown = f"{shown[:_SHOWN]}..."
-    return InvalidInputError(f"{field} is {shown}; {advice}.", field=field, value=value)
-
-
-def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    """Refuse what is not one of ``choices``.
-
-    Raises:
-        InvalidInputError: It is not.
-    """
-    if value not in choices:
-        raise refuse(name, value, f"use one of {', '.join(choices)}")
-
-
-def check_number(
-    name: str, value: object, *, least: float, strictly: bool = False
-) -> None:
-    """Refuse what is not a finite number of at least (or above) ``least``.
-
-    Raises:
-        InvalidInputError: It is not.
-    """
-    good = (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and abs(value) <= sys.float_info.max  # false for NaN; integers have no bound
-        and (value > least if strictly else value >= least)
-    )
-    if not good:
-        bound = "above" if strictly else "of at least"
-        raise refuse(name, value, f"give a finite number {bound} {least:g}")
-
-
-def check_count(name: str, value: object, *, most: int = MAX_COUNT) -> None:
-    """Refuse what is not a whole number from 1 to ``most``.
-
-    Raises:
-        InvalidInputError: It is not.
-    """
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if not whole or not 1 <= value <= most:  # type: ignore[operator]
-        raise refuse(name, value, f"give a whole number from 1 to {most}")
-
-
-def check_callable(name: str, value: object) -> None:
-    """Refuse what is neither None nor can be called.
-
-    Raises:
-        InvalidInputError: It is not.
-    """
-    if value is not None and not callable(value):
-        raise refuse(name, value, "give a function, or None")
-
-
-def check_kind(name: str, value: object, kind: type) -> None:
-    """Refuse what is not a ``kind``.
-
-    Raises:
-        InvalidInputError: It is not.
-    """
-    if not isinstance(value, kind):
-        raise refuse(name, value, f"give a {kind.__name__}")
-
-
-def read_text(field: str, value: object) -> str:
-    """The value as text.
-
-    Raises:
-        InvalidInputError: It is none, or one that no server takes.
-    """
-    if not isinstance(value, str):
-        raise refuse(field, value, "give text (str)")
-    if "\x00" in value:
-        raise refuse(
-            field, value, f"remove the NUL character at position {value.index(chr(0))}"
-        )
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise refuse(
-            field, value, f"remove the lone surrogate at position {error.start}"
-        ) from None
-    return str(value)
-
-
-def read_name(field: str, value: object, longest: int) -> str:
-    """The value as text of 1 to ``longest`` characters.
-
-    Raises:
-        InvalidInputError: It is none.
-    """
-    text = read_text(field, value)
-    if not 1 <= len(text) <= longest:
-        raise refuse(field, value, f"give 1 to {longest} characters")
-    return text
 
 
 def _is_header_value(value: object) -> bool:

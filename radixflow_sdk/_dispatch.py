@@ -1,9 +1,9 @@
-"""When groups run: how many at a time, how long each may take, and cancellation.
+"""When groups run: concurrency, timeouts and cancellation.
 
-A group waits for its turn first; its clock starts with its work. Every wait runs in a
-cancel scope of its own that is left before an event is handed on, so that a consumer
-may stop, be cancelled or come back from another task. When the server pushes back,
-fewer groups run at a time.
+A group first waits for a slot; its total timeout starts when it gets one. Every wait
+runs in a cancel scope of its own, which ends before an event is yielded, so that a
+consumer may stop, be canceled or continue from another task. Fewer groups run at a time
+while the server is overloaded.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ T = TypeVar("T")
 
 
 class ScopedTasks:
-    """Tasks that run beside a block and end with it.
+    """Tasks that run during a block and are canceled at its end.
 
-    What the block raises passes as it is; a task group alone would wrap it into an
+    The block's exception propagates unchanged; a task group alone would wrap it into an
     ``ExceptionGroup``.
     """
 
@@ -53,7 +53,7 @@ class ScopedTasks:
         traceback: TracebackType | None,
     ) -> bool | None:
         self._tasks.cancel_scope.cancel()
-        # Whose cancellation it is, ours or one from outside, only the group can tell.
+        # Only the task group knows whether it or an outer scope was canceled.
         if isinstance(error, anyio.get_cancelled_exc_class()):
             return await self._tasks.__aexit__(kind, error, traceback)
         await self._tasks.__aexit__(None, None, None)
@@ -61,50 +61,49 @@ class ScopedTasks:
 
 
 BACKLOG_LIMIT = 8.0
-"""Full rounds of work on a server, beyond which a client sends less at a time."""
+"""Rounds of work queued on a server above which a client sends fewer groups."""
 
-# One per event loop, and gone with it.
+# One value per event loop; it ends with the loop.
 _LOOP: RunVar[object] = RunVar("radixflow_loop")
 
 
 class AdaptiveLimit:
-    """How many groups at a time: halved when the server pushes back, grown when it can.
+    """Concurrent groups: additive increase, multiplicative decrease.
 
-    A server pushes back by refusing, or by saying that it has more than
-    `BACKLOG_LIMIT` rounds of work: more work would only wait there, on its group's
-    time. A burst of pushes counts once: requests that were sent before the limit was
-    halved do not halve it again. Any other complete answer adds ``1 / limit``, so it
-    takes as many answers as groups are under way to add one. Times are given, not read
-    from a clock.
+    The limit is halved when the server is overloaded: it answers 429 or 503, or reports
+    a backlog of more than `BACKLOG_LIMIT` rounds, where further groups would only wait
+    on their own timeout. A burst counts once: requests sent before the limit was halved
+    do not halve it again. Any other complete answer adds ``1 / limit``. The caller
+    passes the time.
 
     Args:
-        most: The limit to begin with, and never to exceed.
+        maximum: The initial limit, and its upper bound.
 
     Attributes:
-        limit: Groups at a time, at least 1.
+        limit: Maximum concurrent groups, at least 1.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._exact = float(most)
+    def __init__(self, maximum: int) -> None:
+        self._maximum = maximum
+        self._exact = float(maximum)
         self._halved_at = -math.inf
 
     @property
     def limit(self) -> int:
-        """Groups at a time, at least 1."""
+        """Maximum concurrent groups, at least 1."""
         return int(self._exact)
 
     def note(self, ended: RequestEnded, *, now: float) -> None:
-        """Learn from one request that has just ended."""
-        if _is_push(ended):
+        """Adapt to one request that has just ended."""
+        if _is_overload(ended):
             if now - ended.elapsed >= self._halved_at:
                 self._exact = max(self._exact / 2, 1.0)
                 self._halved_at = now
         elif ended.error is None:
-            self._exact = min(self._exact + 1 / self._exact, self._most)
+            self._exact = min(self._exact + 1 / self._exact, self._maximum)
 
 
-def _is_push(ended: RequestEnded) -> bool:
+def _is_overload(ended: RequestEnded) -> bool:
     if isinstance(ended.error, APIStatusError):
         return ended.error.status in (429, 503)
     return ended.backlog is not None and ended.backlog > BACKLOG_LIMIT
@@ -114,9 +113,9 @@ class Dispatcher:
     """Runs groups over one transport.
 
     Args:
-        transport: Carries single requests.
-        concurrency: Groups under way at a time, at most.
-        pool: Seconds that a group may wait for its turn; None for no limit.
+        transport: Sends single requests.
+        concurrency: Maximum concurrent groups.
+        pool: Seconds that a group may wait for a slot; None for no limit.
     """
 
     def __init__(
@@ -133,11 +132,11 @@ class Dispatcher:
 
     @property
     def limit(self) -> int:
-        """Groups under way at a time, as the server's answers have it now."""
+        """Maximum concurrent groups, adapted to the server's answers."""
         return self._adaptive.limit
 
     def check_open(self) -> None:
-        """Refuse work once closed.
+        """Refuse work after `aclose`.
 
         Raises:
             ClientClosedError: It is closed.
@@ -154,19 +153,19 @@ class Dispatcher:
         emit: Emit,
         on_event: Callable[[BranchEvent], None],
     ) -> None:
-        """Run one group, and hand each event to ``on_event`` as it comes.
+        """Run one group, and call ``on_event`` with each event as it arrives.
 
         Args:
             request: The group.
-            total: Seconds for the group's own work; None for no limit.
-            retry: How often, and how patiently, it is sent again.
-            emit: Called when a request is sent and when it is over.
+            total: Seconds for the group, without the wait for a slot; None: no limit.
+            retry: Number of attempts, and the waits between them.
+            emit: Called when a request is sent and when it ends.
             on_event: Called with every event.
 
         Raises:
             APIError: The group failed.
-            APITimeoutError: It took longer than ``total``, or waited too long for its
-                turn.
+            APITimeoutError: It took longer than ``total``, or waited too long for a
+                slot.
             ClientClosedError: The client was closed before the group's end.
         """
 
@@ -175,7 +174,7 @@ class Dispatcher:
                 async for event in events:
                     on_event(event)
 
-        async with self._turn(request):
+        async with self._slot(request):
             await self._within(total, _deadline(total), work)
 
     async def events(
@@ -186,34 +185,34 @@ class Dispatcher:
         retry: RetryPolicy,
         emit: Emit,
     ) -> AsyncGenerator[BranchEvent, None]:
-        """Run one group as `run` does; yield its events as they come."""
-        async with self._turn(request):
+        """Run one group as `run` does; yield its events as they arrive."""
+        async with self._slot(request):
             deadline = _deadline(total)
             async with aclosing(self._events(request, retry, emit)) as events:
                 step = partial(anext, events, None)
                 while event := await self._within(total, deadline, step):
                     yield event
 
-    async def ask(
+    async def query(
         self,
-        question: Callable[[Transport], Awaitable[T]],
+        query: Callable[[Transport], Awaitable[T]],
         *,
         total: float | None,
         retry: RetryPolicy,
     ) -> T:
-        """Ask the server for something other than a group; waits for no turn.
+        """Request something other than a group, without waiting for a slot.
 
         Raises:
-            APIError: The server could not be asked.
+            APIError: The request failed.
             APITimeoutError: It took longer than ``total`` seconds.
             ClientClosedError: The client was closed before the answer.
         """
         self.check_loop()
-        work = partial(RetryingTransport(self._transport, retry).ask, question)
+        work = partial(RetryingTransport(self._transport, retry).query, query)
         return await self._within(total, _deadline(total), work)
 
     async def aclose(self) -> None:
-        """End what is under way with `ClientClosedError`, then close the transport."""
+        """End calls in progress with `ClientClosedError`, then close the transport."""
         self._closed = True
         if self._loop is not None:
             self.check_loop()
@@ -222,10 +221,10 @@ class Dispatcher:
         await self._transport.aclose()
 
     def check_loop(self) -> None:
-        """Belong to the first event loop that asks.
+        """Bind the client to the first event loop that uses it.
 
         Raises:
-            WrongLoopError: It belongs to another one.
+            WrongLoopError: It is bound to another one.
         """
         here = _LOOP.get(None)
         if here is None:
@@ -243,47 +242,47 @@ class Dispatcher:
     def _events(
         self, request: GroupRequest, retry: RetryPolicy, emit: Emit
     ) -> AsyncGenerator[BranchEvent, None]:
-        def learn(event: RequestSent | RequestEnded) -> None:
+        def adapt(event: RequestSent | RequestEnded) -> None:
             if isinstance(event, RequestEnded):
                 self._adaptive.note(event, now=anyio.current_time())
-                if self._turns().total_tokens != self._adaptive.limit:
-                    self._turns().total_tokens = self._adaptive.limit
+                if self._slots().total_tokens != self._adaptive.limit:
+                    self._slots().total_tokens = self._adaptive.limit
             emit(event)
 
-        transport = RetryingTransport(self._transport, retry, emit=learn)
+        transport = RetryingTransport(self._transport, retry, emit=adapt)
         return transport.stream(request)
 
     @asynccontextmanager
-    async def _turn(self, request: GroupRequest) -> AsyncGenerator[None, None]:
-        turn = object()
+    async def _slot(self, request: GroupRequest) -> AsyncGenerator[None, None]:
+        borrower = object()
         try:
-            await self._take_turn(turn)
+            await self._acquire_slot(borrower)
             try:
                 yield
             finally:
-                self._turns().release_on_behalf_of(turn)
+                self._slots().release_on_behalf_of(borrower)
         except APITimeoutError as error:
             error.request_id = error.request_id or request.request_id
             error.group_id = error.group_id or request.group_id
             raise
 
-    def _turns(self) -> anyio.CapacityLimiter:
-        # Made on first use: it belongs to the event loop that the client is used in.
+    def _slots(self) -> anyio.CapacityLimiter:
+        # Created on first use, since it belongs to the client's event loop.
         if self._limiter is None:
             self._limiter = anyio.CapacityLimiter(self._concurrency)
         return self._limiter
 
-    async def _take_turn(self, turn: object) -> None:
+    async def _acquire_slot(self, borrower: object) -> None:
         self.check_open()
         self.check_loop()
-        turns = self._turns()
+        slots = self._slots()
         with suppress(anyio.WouldBlock):
-            turns.acquire_on_behalf_of_nowait(turn)
+            slots.acquire_on_behalf_of_nowait(borrower)
             return
         with anyio.CancelScope(deadline=_deadline(self._pool)) as scope:
             self._waiting.add(scope)
             try:
-                await turns.acquire_on_behalf_of(turn)
+                await slots.acquire_on_behalf_of(borrower)
                 return
             finally:
                 self._waiting.discard(scope)

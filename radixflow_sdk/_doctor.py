@@ -1,7 +1,7 @@
-"""What is wrong with a server, and what to change.
+"""Diagnose a server: what is wrong, and what to change.
 
-Reads the server's stats, then scores one document twice, because nothing else shows
-that nothing is reused. On request `_exact` compares cached with uncached scores.
+Reads the server's statistics, then scores one document twice to measure cache reuse. On
+request `_exact` compares cached with uncached scores.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from radixflow_sdk.exceptions import RadixFlowError
 
 T = TypeVar("T")
 
-# As long as a page or two: several matches long, and well inside any context.
+# One or two pages: several match units, and well inside any context.
 SAMPLE = "The river runs past the old mill and on to the harbour of the town. " * 60
-# Of two tokens each: those of one token are read together, without a request of
-# their own, and tell nothing of the cache.
+# Two tokens each: options of one token are read together, in one request, and show
+# nothing about the cache.
 _OPTIONS = ("yes it", "no it")
 
-# Cold and cached scores are computed in other shapes; in bf16 this much is rounding.
+# Cold and cached scores are computed in different batch shapes; this is bf16 rounding.
 _ROUNDING = 0.25
 
 
@@ -39,14 +39,14 @@ async def examine(
     timeout: float | None = None,
     exact: bool = False,
 ) -> AsyncGenerator[Finding, None]:
-    """Examine one server; yield each finding as it is made.
+    """Examine one server; yield each finding as it is known.
 
     Args:
         base_url: The server.
         model: A served model.
-        document: A text to score instead of `SAMPLE`.
+        document: A text that replaces `SAMPLE`.
         timeout: Seconds for each request.
-        exact: Compare cached with uncached scores, too.
+        exact: Also compare cached with uncached scores.
 
     Raises:
         InvalidInputError: An argument is not usable.
@@ -61,13 +61,13 @@ async def examine(
         retry=settings.retry,
         route="branches",
     ) as client:
-        names, finding = await _ask(
+        names, finding = await _try(
             client.models, "answers and serves", "does not answer as a vLLM server"
         )
         yield finding
         if names is None:
             return
-        stats, finding = await _ask(
+        stats, finding = await _try(
             client.stats, "has the plug-in", "does not show that it has the plug-in"
         )
         yield finding
@@ -78,7 +78,7 @@ async def examine(
         results = []
         for which in ("a new document", "the same document again"):
             score = partial(client.score_candidates, text, _OPTIONS, cache_salt=salt)
-            result, finding = await _ask(
+            result, finding = await _try(
                 score, f"scores {which}", f"does not score {which}"
             )
             yield finding
@@ -112,12 +112,12 @@ async def _compare_scores(
         yield Finding(level="bad", what=what, change=change)
 
 
-async def _ask(
-    question: Callable[[], Awaitable[T]], good: str, bad: str
+async def _try(
+    query: Callable[[], Awaitable[T]], good: str, bad: str
 ) -> tuple[T | None, Finding]:
     began = time.perf_counter()
     try:
-        answer = await question()
+        answer = await query()
     except RadixFlowError as error:
         return None, Finding(level="bad", what=bad, change=str(error))
     spent = 1000 * (time.perf_counter() - began)
@@ -126,7 +126,7 @@ async def _ask(
 
 
 def check_stats(stats: Mapping[str, Any]) -> list[Finding]:
-    """What the server's statistics say."""
+    """Findings from the server's statistics."""
     versions = f"RadixFlow {stats.get('version')} on vLLM {stats.get('vllm_version')}"
     findings = [Finding(level="ok", what=versions)]
     scheduler, settings = stats.get("scheduler"), stats.get("settings")
@@ -173,7 +173,7 @@ def _check_engine(
 def check_results(
     cold: ScoreResult, warm: ScoreResult, settings: Mapping[str, Any]
 ) -> list[Finding]:
-    """What two answers about one document say of its length and of reuse."""
+    """Findings from two answers about one document: its length, and cache reuse."""
     findings = _check_reuse(warm, settings)
     apart = _difference(cold, warm)
     what = f"cold and cached scores differ by at most {apart:.3f} nat"
@@ -187,7 +187,7 @@ def check_results(
 
 def _check_reuse(warm: ScoreResult, settings: Mapping[str, Any]) -> list[Finding]:
     if warm.route != "branches":
-        what = "how much of a repeated document is reused only the plug-in tells"
+        what = "only the plug-in reports how much of a repeated document is reused"
         return [Finding(level="note", what=what)]
     tokens, unit = warm.document_tokens, _count(settings, "match_unit")
     cached = min(candidate.cached_tokens for candidate in warm.candidates)
@@ -198,7 +198,7 @@ def _check_reuse(warm: ScoreResult, settings: Mapping[str, Any]) -> list[Finding
     )
     most = None
     if unit is not None:
-        # The last token is computed again: an option's first score is in its row.
+        # The last token is computed again: its logits row has the option's first score.
         most = max(warm.shared_tokens - 1, 0) // unit * unit
         length += f"; a branch resumes at multiples of {unit}"
     if block := _count(settings, "block_size"):

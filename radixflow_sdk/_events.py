@@ -1,4 +1,4 @@
-"""What the hooks of a client receive: requests, ended groups, raw answers."""
+"""Values that a client's hooks receive: requests, ended groups, raw answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestSent:
-    """A group, or what is missing of it, is sent.
+    """A request is sent: a group, or its missing branches.
 
     Attributes:
         group_id: The group.
@@ -29,7 +29,7 @@ class RequestSent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestEnded:
-    """A request is over.
+    """A request has ended.
 
     Attributes:
         group_id: The group.
@@ -37,9 +37,9 @@ class RequestEnded:
         attempt: 1 for the first request of a group.
         elapsed: Seconds since it was sent.
         error: Why it failed, or the cancellation that ended it; None where its answer
-            is whole.
-        backlog: What the server still had to do for groups, in full rounds; None where
-            it did not say.
+            is complete.
+        backlog: Work queued on the server, in full rounds; None where it is not
+            reported.
     """
 
     group_id: str
@@ -52,14 +52,14 @@ class RequestEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupEnded:
-    """A call is over.
+    """A call has ended.
 
     Attributes:
         group_id: The group.
-        branches: Branches asked for, equal options counted once.
+        branches: Branches of the group; equal options count once.
         failed: Of these, without a result.
-        elapsed: Seconds since the call, waiting for a free connection included.
-        error: What the call raised, a cancellation too; None where it returned.
+        elapsed: Seconds since the call, with the wait for a slot.
+        error: The exception of the call, also a cancellation; None where it returned.
     """
 
     group_id: str
@@ -71,16 +71,16 @@ class GroupEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawResponse:
-    """One HTTP answer as it came, for ``on_response``.
+    """One raw HTTP answer, for ``on_response``.
 
     Attributes:
-        request_id: ``X-Request-ID``, as the server answered it, else as it was sent.
-        group_id: The group that asked.
-        url: What was asked.
+        request_id: ``X-Request-ID`` of the answer, else of the request.
+        group_id: The group.
+        url: The requested URL.
         status: The HTTP status.
         headers: Of the answer, names in lower case.
-        body: What was read of it, decoded: all of it, unless it was cut, left early, or
-            is a long error page.
+        body: The bytes read: the whole body, unless it was cut, closed early, or is a
+            long error page.
     """
 
     request_id: str | None
@@ -92,7 +92,7 @@ class RawResponse:
 
     @property
     def events(self) -> tuple[dict[str, Any], ...]:
-        """The objects among the body's whole lines: a group's NDJSON events, unread."""
+        """The JSON objects among the body's complete lines: a group's NDJSON events."""
         found = []
         for line in self.body.split(b"\n")[:-1]:
             try:

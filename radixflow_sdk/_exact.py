@@ -1,9 +1,9 @@
-"""Whether a server's cached scores are its uncached scores, tried on its own model.
+"""Compare a server's cached scores with its uncached scores, on its own model.
 
-Each branch of some 36 groups is scored alone in an empty cache namespace, then in its
-group with an empty cache, again with a full one, and with all groups at once.  The
-lengths of the prompts lie around the borders at which a branch can resume: match units
-and cache blocks.  `_doctor` reports what is found.
+Each branch of about 36 groups is scored alone in an empty cache namespace, then in its
+group with an empty cache, again with a full one, and with all groups at once. The
+prompt lengths surround the positions at which a branch can resume: multiples of the
+match unit and of the cache block. `_doctor` reports the findings.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _TEXT = (
     "keeps a small shop that sells lamps, letters and garden tools."
 )
 _AT_ONCE = 8
-"""Branches that are scored alone at a time: few, so that their batches stay small."""
+"""Branches scored alone at a time: few, so that their batches stay small."""
 _MIN_LIMIT = 0.2
 _LIKELY = -6.0
-"""Less likely tokens are not compared: their logits are large, and bfloat16 coarse."""
+"""Less likely tokens are not compared: bfloat16 rounds their large logits coarsely."""
 _TIMES_ROUNDING = 3.0
 
 
@@ -44,11 +44,11 @@ class Case:
     """One group.
 
     Attributes:
-        name: the length that it tries, and what is asked.
+        name: the length under test, and the kind of scoring.
         family: cases of one family share a cache namespace.
         document: token ids before every option.
         options: token ids of each option.
-        labels: token ids that are read after each option; empty for likelihoods.
+        labels: token ids of the labels; empty for likelihoods.
     """
 
     name: str
@@ -60,12 +60,12 @@ class Case:
 
 @dataclass(slots=True)
 class Largest:
-    """The largest difference so far, and where it was.
+    """The largest difference so far, and where it occurred.
 
     Attributes:
         nats: the difference.
-        where: a sentence that lets somebody try it again.
-        numbers: how many scores were compared.
+        where: the case, in words that allow to reproduce it.
+        numbers: number of compared scores.
     """
 
     nats: float = 0.0
@@ -75,13 +75,13 @@ class Largest:
 
 @dataclass(slots=True)
 class Trial:
-    """What a server answered.
+    """The answers of a server.
 
     Attributes:
         alone: values of each branch of each case, scored without a cache.
         rounding: the largest difference between two such scores.
-        phases: for each way of asking, the largest difference from `alone`.
-        hits: for each case of likelihoods, tokens that the second time reused.
+        phases: for each phase, the largest difference from `alone`.
+        hits: for each likelihood case, tokens reused in the second run.
     """
 
     alone: dict[tuple[str, int], tuple[float, ...]] = field(default_factory=dict)
@@ -95,26 +95,26 @@ class Trial:
         return max(_MIN_LIMIT, _TIMES_ROUNDING * self.rounding.nats)
 
 
-def lengths(block: int, unit: int, most: int) -> list[int]:
-    """Document lengths around the borders of units and blocks, at most `most`."""
+def lengths(block: int, unit: int, maximum: int) -> list[int]:
+    """Document lengths around multiples of units and blocks, at most `maximum`."""
     found = {near for at in (unit, block) for near in (at - 1, at, at + 1)}
     found |= {block + unit, 2 * block + 5 * unit + 1, 3 * block - 1}
-    return sorted(length for length in found if 1 < length <= most)
+    return sorted(length for length in found if 1 < length <= maximum)
 
 
 def cases(ids: Sequence[int], settings: Mapping[str, Any]) -> list[Case]:
-    """Groups for a server with these settings, made of the token ids of a text.
+    """Groups for a server with these settings, from the token ids of a text.
 
-    Three documents of a family begin alike, so that prompts part at several depths and
-    inside blocks; scored options differ in length.
+    Three documents of a family share a prefix, so that prompts diverge at several
+    depths and inside blocks; scored options differ in length.
     """
     unit, block = settings["match_unit"], settings["block_size"]
     stem, tail = 2 * unit + 3, unit + 3
-    most = settings["max_model_len"] - 2 * stem - 2 * tail - 2
+    longest = settings["max_model_len"] - 2 * stem - 2 * tail - 2
     labels = tuple(sorted(set(ids))[:2])
     rng = random.Random(11)
     made = []
-    for family, length in enumerate(lengths(block, unit, most)):
+    for family, length in enumerate(lengths(block, unit, longest)):
 
         def take(count: int) -> Ids:
             first = rng.randrange(len(ids))
@@ -127,7 +127,7 @@ def cases(ids: Sequence[int], settings: Mapping[str, Any]) -> list[Case]:
             options = tuple(take(size) for size in sizes)
             name = f"{length} + {depth * stem} tokens, likelihoods"
             made.append(Case(name, family, document, options))
-        # Labels are read behind options that begin alike and are not scored.
+        # Labels are read after options with a common prefix, which are not scored.
         begins = take(stem)
         options = tuple(begins[: 5 * size] + take(size) for size in sizes)
         name = f"{length} tokens, labels"
@@ -138,12 +138,12 @@ def cases(ids: Sequence[int], settings: Mapping[str, Any]) -> list[Case]:
 async def try_exactness(
     client: RadixFlowClient, settings: Mapping[str, Any], trial: Trial
 ) -> AsyncGenerator[Finding, None]:
-    """Score every case in every way; yield what each way comes to.
+    """Score every case in every phase; yield the finding of each phase.
 
     Args:
         client: of one server.
         settings: the server's, as its stats have them.
-        trial: filled on the way.
+        trial: receives the answers.
 
     Raises:
         RadixFlowError: the server does not answer.
@@ -173,7 +173,7 @@ async def try_exactness(
 def check_hits(
     hits: Mapping[str, int], made: Sequence[Case], settings: Mapping[str, Any]
 ) -> Finding:
-    """Whether a repeated group resumed as far as it can."""
+    """Whether each repeated group resumed at the last possible position."""
     unit = settings["match_unit"]
     short = []
     for case in made:
@@ -197,7 +197,7 @@ class _Groups:
         self._salts: dict[int, str] = {}
 
     async def alone(self, trial: Trial) -> None:
-        """Score each branch in a cache namespace of its own; some of them twice."""
+        """Score each branch in its own cache namespace, and every fourth case twice."""
         slots = anyio.CapacityLimiter(_AT_ONCE)
         again: dict[tuple[str, int], tuple[float, ...]] = {}
 
@@ -220,7 +220,7 @@ class _Groups:
     async def together(
         self, phase: str, trial: Trial, largest: Largest
     ) -> AsyncGenerator[Finding, None]:
-        """Score each case as a group; yield the first that is wrong."""
+        """Score each case as a group; yield a finding for the first wrong one."""
         if phase == "all groups at once":
             self._salts.clear()
             results: dict[str, ScoreResult] = {}
@@ -263,7 +263,7 @@ class _Groups:
 def _judge(
     case: Case, result: ScoreResult, phase: str, trial: Trial, largest: Largest
 ) -> Finding | None:
-    """Compare one group with its branches alone; a finding where it is wrong."""
+    """Compare one group with its branches alone; a finding if it differs."""
     for index, values in enumerate(_values(result)):
         where = (
             f"option {index} of {len(case.options[index])} tokens behind "
@@ -291,7 +291,7 @@ def _compare(
 
 
 def _values(result: ScoreResult) -> Iterator[tuple[float, ...]]:
-    """Log-probabilities of each option, in the order given."""
+    """Log-probabilities of each option, in the order of the options."""
     for candidate in sorted(result.candidates, key=lambda one: one.index):
         read = candidate.tokens if candidate.labels is None else candidate.labels
         yield tuple(one.logprob for one in read)

@@ -1,4 +1,4 @@
-"""What an examination of a server finds."""
+"""A finding about a server."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ __all__ = ["Finding"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was examined.
+    """The result of one check.
 
     Attributes:
-        level: ``ok``; ``note`` for what may be intended; ``warn`` for what costs speed
-            on a server that works; ``bad`` for what needs a change.
-        what: What was found.
-        change: What to change.
+        level: ``ok``; ``note``: possibly intended; ``warn``: slower than necessary;
+            ``bad``: needs a change.
+        what: The finding.
+        change: The change to make.
     """
 
     level: Literal["ok", "note", "warn", "bad"]

@@ -1,7 +1,7 @@
-"""Scheduling hints as docs/wire.md has them, and the id that routers send by.
+"""Scheduling hints (docs/wire.md), and the session id that routers route by.
 
-Hints are for requests that do not pass ``POST /v1/branches``: the dict goes into
-``vllm_xargs``. A hint changes when a request runs, never what is computed.
+Hints are for requests outside ``POST /v1/branches``; the dict goes into ``vllm_xargs``.
+A hint changes when a request runs, never what it computes.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ def write_hints(
     boundaries: Iterable[int] = (),
     scored_from: int | None = None,
 ) -> dict[str, str | int | list[int]]:
-    """Spell one request's hints as the server reads them.
+    """One request's hints, as the server reads them.
 
     Args:
         group: The group's id.
         role: Whether the request computes a shared prefix for others or is a branch.
-        branches: Number of branches that the group sends.
-        boundaries: Prefix lengths in tokens at which prompts are expected to part, in
-            any order. Of more than 64 the longest are written.
-        scored_from: Index of the first scored token; None where nothing is scored.
+        branches: Number of branches in the group.
+        boundaries: Expected branch points, as prefix lengths in tokens, in any order.
+            Of more than 64 the longest are written.
+        scored_from: Index of the first scored token; None without scoring.
     """
     hints: dict[str, str | int | list[int]] = {
         "radixflow_v": HINTS_VERSION,
@@ -53,18 +53,17 @@ def session_id(salt: str | None, model: str | None, document: Document) -> str:
     """``X-Session-ID``: the same for every request about one document, on any machine.
 
     Args:
-        salt: Isolates the prefix cache, and so belongs to the document.
+        salt: Isolates the prefix cache, and so distinguishes documents.
         model: The served model.
-        document: As the app gave it, without question and options. Its parts count
-            as the one document that they are.
+        document: As given, without question and options. Parts are concatenated.
     """
     spelled = json.dumps(
-        [salt, model, _joined(document)], sort_keys=True, default=_plain
+        [salt, model, _concatenated(document)], sort_keys=True, default=_plain
     )
     return f"s-{hashlib.blake2b(spelled.encode(), digest_size=16).hexdigest()}"
 
 
-def _joined(document: Document) -> object:
+def _concatenated(document: Document) -> object:
     parts: list[Any] = [document] if isinstance(document, str) else list(document)
     if parts and isinstance(parts[0], str):
         return "".join(parts)

@@ -1,8 +1,8 @@
-"""Options behind letters: how they are listed, in which orders, and the mean over them.
+"""Options listed behind letters, in every rotation, and the mean over the rotations.
 
 The model sees all options at once and answers with a letter. It also prefers some
-letters and places, whatever option stands there. So the options are listed in every
-rotation: each stands once at each place, and its probability is the mean over them
+letters and positions, whatever the option. So each option is listed once at each
+position, and its probability is the mean over the rotations
 (Zheng et al., "Large Language Models Are Not Robust Multiple Choice Selectors", arXiv
 2309.03882, cyclic permutation). With p_k the softmax over the letters in order k:
 
@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from string import ascii_uppercase
 
 from radixflow_sdk import _scoring
-from radixflow_sdk._config import refuse
 from radixflow_sdk._prompt import Template
 from radixflow_sdk._results import LetterChoice, LetterResult, ScoreResult
+from radixflow_sdk._validate import refuse
 from radixflow_sdk.exceptions import InvalidInputError
 
 Order = tuple[int, ...]
@@ -37,7 +37,7 @@ def read_orders(options: Sequence[str], *, rotate: bool) -> tuple[Order, ...]:
         raise refuse("options", options, "give a list of 2 to 26 texts")
     if len(set(options)) < len(options):
         raise InvalidInputError(
-            "options has an option twice; give each once, since each has its letter.",
+            "options has an option twice; give each once, since each gets its letter.",
             field="options",
             value=options,
         )
@@ -58,7 +58,7 @@ def listing(options: Sequence[str], order: Order) -> str:
 
 
 def template(count: int) -> Template:
-    """The words around listings: those of the question, and the letters as labels."""
+    """The template of listings: the question's text, and the letters as labels."""
     return Template(
         after_question="",
         before_option="",
@@ -69,17 +69,17 @@ def template(count: int) -> Template:
 def choose(
     options: Sequence[str], orders: Sequence[Order], group: ScoreResult
 ) -> LetterResult:
-    """What a group of listings says of the options."""
+    """The probabilities of the options, from a scored group of listings."""
     by_order = sorted(group.candidates, key=lambda candidate: candidate.index)
-    found: list[list[float]] = [[] for _ in options]
+    shares_of: list[list[float]] = [[] for _ in options]
     masses: list[float] = []
     for order, candidate in zip(orders, by_order, strict=True):
         labels = candidate.labels or ()
         shares = _scoring.softmax([label.logprob for label in labels])
         masses.append(_scoring.label_mass(labels))
         for index, share in zip(order, shares, strict=True):
-            found[index].append(share)
-    means = [math.fsum(shares) / len(shares) for shares in found]
+            shares_of[index].append(share)
+    means = [math.fsum(shares) / len(shares) for shares in shares_of]
     best_first = sorted(range(len(options)), key=lambda index: -means[index])
     return LetterResult(
         choices=tuple(
@@ -87,7 +87,7 @@ def choose(
                 index=index,
                 text=options[index],
                 probability=means[index],
-                by_order=tuple(found[index]),
+                by_order=tuple(shares_of[index]),
                 tied=means.count(means[index]) > 1,
             )
             for index in best_first

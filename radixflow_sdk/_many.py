@@ -1,8 +1,8 @@
-"""Many groups: some under way, some waiting for the reader, the others not yet read.
+"""Many groups with bounded memory.
 
-Workers take requests one by one and leave outcomes in a bounded window. Each outcome
-that the reader takes lets a worker take one more request. So a slow reader slows the
-work down, and memory does not depend on the number of requests.
+Workers read requests one by one and put outcomes into a bounded buffer. Each outcome
+that the reader consumes lets a worker read one more request, so a slow reader slows the
+workers down, and memory does not depend on the number of requests.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from radixflow_sdk._dispatch import ScopedTasks
 from radixflow_sdk._results import Outcome, Progress, RequestT, ResultT
 from radixflow_sdk.exceptions import ClientClosedError, RadixFlowError, WrongLoopError
 
-# Groups read and not yet taken, for each worker: enough to keep all of them at work
-# while a reader is busy, or while one slow group holds up ordered outcomes.
-_AHEAD = 4
+# Groups read and not yet consumed, for each worker: enough to keep all workers busy
+# while the reader works, or while one slow group delays ordered outcomes.
+_BUFFERED = 4
 
 
 class Outcomes(Generic[RequestT, ResultT]):
-    """The outcomes of many groups, inside ``async with`` and by ``async for``.
+    """The outcomes of many groups: an async context manager and iterator.
 
     Args:
         run: Runs one group.
-        requests: What to run; read from the event loop, one at a time.
-        concurrency: Groups under way at a time.
-        ordered: Whether outcomes come in the order of the requests.
-        raise_errors: Whether a failed group's error is raised when its turn comes.
+        requests: The groups; read in the event loop, one at a time.
+        concurrency: Maximum concurrent groups.
+        ordered: Whether outcomes arrive in the order of the requests.
+        raise_errors: Whether a failed group's error is raised in its place.
         progress: Called with a `Progress` after each outcome.
     """
 
@@ -61,11 +61,11 @@ class Outcomes(Generic[RequestT, ResultT]):
         self._progress = progress
         self._tasks = ScopedTasks()
         self._reading = anyio.Lock(fast_acquire=True)
-        self._room = anyio.Semaphore(concurrency * _AHEAD, fast_acquire=True)
+        self._buffer = anyio.Semaphore(concurrency * _BUFFERED, fast_acquire=True)
         self._done: dict[int, Outcome[RequestT, ResultT]] = {}
         self._changed = anyio.Event()
         self._fatal: Exception | None = None
-        self._known = self._taken = self._failed = 0
+        self._read_count = self._consumed = self._failed = 0
         self._working = 0
         self._began = 0.0
 
@@ -97,13 +97,13 @@ class Outcomes(Generic[RequestT, ResultT]):
                 raise self._fatal or StopAsyncIteration
             self._changed = anyio.Event()
             await self._changed.wait()
-        self._room.release()
-        self._taken += 1
+        self._buffer.release()
+        self._consumed += 1
         self._failed += outcome.error is not None
         if self._progress is not None:
             self._progress(
                 Progress(
-                    done=self._taken,
+                    done=self._consumed,
                     failed=self._failed,
                     total=self._total,
                     elapsed=anyio.current_time() - self._began,
@@ -116,28 +116,28 @@ class Outcomes(Generic[RequestT, ResultT]):
     def _next(self) -> Outcome[RequestT, ResultT] | None:
         if not self._done:
             return None
-        first = self._taken if self._ordered else next(iter(self._done))
+        first = self._consumed if self._ordered else next(iter(self._done))
         return self._done.pop(first, None)
 
     async def _work(self) -> None:
         try:
             while True:
-                await self._room.acquire()
+                await self._buffer.acquire()
                 if self._fatal is not None:
                     break
                 async with self._reading:
                     request = await anext(self._requests)
-                    index, self._known = self._known, self._known + 1
+                    index, self._read_count = self._read_count, self._read_count + 1
                 self._done[index] = await self._outcome(index, request)
                 self._changed.set()
         except StopAsyncIteration:
             pass  # no more requests
-        except Exception as error:  # noqa: BLE001 - the requests' own, or closed
+        except Exception as error:  # noqa: BLE001 - from the requests, or closed
             self._fatal = self._fatal or error
         finally:
             self._working -= 1
             self._changed.set()
-            self._room.release()  # the others are to see it, too
+            self._buffer.release()  # wake the next worker, so that it ends too
 
     async def _outcome(
         self, index: int, request: RequestT
@@ -154,7 +154,7 @@ class Outcomes(Generic[RequestT, ResultT]):
 async def gathered(
     many: Outcomes[RequestT, ResultT],
 ) -> tuple[Outcome[RequestT, ResultT], ...]:
-    """Every outcome, in the order in which they come."""
+    """Every outcome, in the order of arrival."""
     async with many as outcomes:
         return tuple([outcome async for outcome in outcomes])
 

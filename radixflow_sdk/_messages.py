@@ -1,4 +1,4 @@
-"""What travels through the client, from a checked call to the server and back.
+"""Values that pass through the client, from a checked call to the server and back.
 
 `Branch` (planned) -> `GroupRequest` (sent) -> `BranchEvent` (received) ->
 `BranchResult` (kept) -> `Candidate` (ranked). Values are frozen and slotted.
@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from radixflow_sdk._events import OnResponse
 from radixflow_sdk._requests import MAX_BRANCHES, Label, Normalize, Scoring
 from radixflow_sdk._results import GroupUsage, LabelScore, Route, TokenScore, Usage
+from radixflow_sdk._validate import refuse
 from radixflow_sdk.exceptions import InvalidInputError
 
 
@@ -26,7 +27,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branch:
-    """One distinct option as it will be sent.
+    """One distinct option as it is sent.
 
     Attributes:
         index: Position in the plan; stays the same when a branch is sent again.
@@ -39,7 +40,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How a branch goes on; the fields are those of ``generate_branches``."""
+    """How text is generated; the fields are those of ``generate_branches``."""
 
     max_tokens: int = 64
     temperature: float = 0.0
@@ -50,24 +51,24 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRequest:
-    """One ``POST /v1/branches``: a group, or what is missing of it.
+    """One request: a group, or its missing branches.
 
     Attributes:
-        model: Served model name; None only until the client has asked for it.
+        model: Served model name; None only until the client has requested it.
         document: Text, token ids, or chat messages.
         question: Text between the document and every branch, verbatim.
-        branches: What to score.
+        branches: The branches to score, or to generate after.
         scoring: What is read from the server.
         labels: With label scoring, the labels; else None.
         group_id: The same for every request of a group.
         cache_salt: Isolates the prefix cache.
         request_id: New for every request.
-        sampling: How branches go on; None: they are scored.
+        sampling: How text is generated; None: branches are scored.
         session_id: The same for every request about one document, see `_hints`.
-        boundaries: Where a document of several parts may part from documents of other
-            groups: the end of each part but the last, in characters or tokens.
-        extra_headers: Sent as they are.
-        extra_body: Added to the body as it is.
+        boundaries: Likely branch points with documents of other groups: the end of each
+            part of the document but the last, in characters or tokens.
+        extra_headers: Added to the headers.
+        extra_body: Added to the body.
         on_response: Called with every HTTP answer.
     """
 
@@ -93,15 +94,15 @@ class GroupRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A call, read and checked.
+    """A checked call.
 
     Attributes:
-        request: What to send, with each distinct option once.
+        request: The request, with each distinct option once.
         options: The options as given, token ids as tuples.
         members: For each branch, the positions of the options that it scores.
-        normalize: How a branch becomes a score.
-        unconditional: Text or token ids after which every option is scored once more,
-            in a group of its own; None: it is not.
+        normalize: How log-probabilities become a score.
+        unconditional: Text or token ids after which every option is also scored, in a
+            group of its own.
 
     Raises:
         InvalidInputError: The parts do not fit together.
@@ -114,20 +115,17 @@ class Plan:
     unconditional: str | tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        request = self.request
+        request, count = self.request, len(self.options)
         named = "options" if request.sampling is None else "branches"
-        if not self.options:
-            raise InvalidInputError(
-                f"{named} is empty; give at least one.",
-                field=named,
-                value=self.options,
+        if not 1 <= count <= MAX_BRANCHES:
+            problem = (
+                f"has {count} entries; a group takes at most {MAX_BRANCHES}, so split "
+                "it"
+                if count
+                else "is empty; give at least one"
             )
-        if len(self.options) > MAX_BRANCHES:
             raise InvalidInputError(
-                f"{named} has {len(self.options)} entries; a group takes at most "
-                f"{MAX_BRANCHES}, so split it.",
-                field=named,
-                value=len(self.options),
+                f"{named} {problem}.", field=named, value=self.options or ()
             )
         if not request.document and not request.question:
             raise InvalidInputError(
@@ -147,30 +145,33 @@ class Plan:
                 "template.",
                 field="labels",
                 value=labels,
+                mentions=("scoring",),
             )
         if scoring == "likelihood" and labels is not None:
-            raise InvalidInputError(
-                f"labels is {labels!r}; scoring='likelihood' reads none, so leave it "
-                "out or use scoring='label'.",
-                field="labels",
-                value=labels,
+            raise refuse(
+                "labels",
+                labels,
+                "scoring='likelihood' reads none, so leave it out or use "
+                "scoring='label'",
+                mentions=("scoring",),
             )
 
     def _check_normalize(self) -> None:
         scoring, labels = self.request.scoring, self.request.labels
-        fits = ("sum", "label") if labels else ("sum", "mean", "char", "byte", "pmi")
-        if self.normalize not in fits:
-            raise InvalidInputError(
-                f"normalize is {self.normalize!r}; with scoring={scoring!r} use one of "
-                f"{', '.join(fits)}.",
-                field="normalize",
-                value=self.normalize,
+        choices = ("sum", "label") if labels else ("sum", "mean", "char", "byte", "pmi")
+        if self.normalize not in choices:
+            raise refuse(
+                "normalize",
+                self.normalize,
+                f"with scoring={scoring!r} use one of {', '.join(choices)}",
+                mentions=("scoring",),
             )
         if self.normalize == "label" and labels is not None and len(labels) < 2:
-            raise InvalidInputError(
-                f"labels is {labels!r}; normalize='label' needs at least two.",
-                field="labels",
-                value=labels,
+            raise refuse(
+                "labels",
+                labels,
+                "normalize='label' needs at least two",
+                mentions=("normalize",),
             )
         if self.normalize in ("char", "byte"):
             for position, option in enumerate(self.options):
@@ -180,29 +181,30 @@ class Plan:
                         f"{self.normalize!r} needs its text, so use 'sum' or 'mean'.",
                         field=f"options[{position}]",
                         value=option,
+                        mentions=("normalize",),
                     )
 
     def _check_unconditional(self) -> None:
         if self.normalize == "pmi" and self.unconditional is None:
-            raise InvalidInputError(
-                "unconditional is None; normalize='pmi' compares with it, so give the "
-                "context that an option has without the document, such as "
-                "unconditional='Answer:'.",
-                field="unconditional",
-                value=self.unconditional,
+            raise refuse(
+                "unconditional",
+                None,
+                "normalize='pmi' compares with it, so give the context that an option "
+                "has without the document, such as unconditional='Answer:'",
+                mentions=("normalize", "unconditional"),
             )
         if self.request.scoring == "label" and self.unconditional is not None:
-            raise InvalidInputError(
-                f"unconditional is {self.unconditional!r}; scoring='label' has no use "
-                "for it, so leave it out.",
-                field="unconditional",
-                value=self.unconditional,
+            raise refuse(
+                "unconditional",
+                self.unconditional,
+                "scoring='label' has no use for it, so leave it out",
+                mentions=("scoring",),
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStarted:
-    """The server took the group."""
+    """The server accepted the group."""
 
     group_id: str
     request_id: str
@@ -214,7 +216,7 @@ class GroupStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchResult:
-    """A branch is in: its tokens, its labels, its cost."""
+    """A scored branch: its tokens, its labels, its usage."""
 
     index: int
     request_id: str
@@ -225,7 +227,7 @@ class BranchResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchFailed:
-    """A branch failed on the server, which says whether sending it again can help."""
+    """A branch failed on the server, which states whether a retry can help."""
 
     index: int
     request_id: str
@@ -238,8 +240,8 @@ class BranchFailed:
 class GroupCompleted:
     """Every branch has been answered.
 
-    ``backlog`` is what the server still had to do for groups then, in full rounds; None
-    where it does not say.
+    ``backlog`` is the work queued on the server, in full rounds; None where the server
+    does not report it.
     """
 
     usage: GroupUsage
@@ -248,7 +250,7 @@ class GroupCompleted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchText:
-    """A branch that went on has ended: its text, and its cost."""
+    """A generated branch: its text, and its usage."""
 
     index: int
     request_id: str

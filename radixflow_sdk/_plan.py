@@ -1,9 +1,8 @@
 """From a request's fields to a checked `Plan`, or to an `InvalidInputError`.
 
 Everything that can be refused without the server is refused here, before anything is
-sent. `Plan` refuses parts that do not fit together, so an invalid one cannot exist.
-Equal options are sent once: a duplicate then has its original's score and costs
-nothing.
+sent. `Plan` refuses inconsistent parts, so an invalid plan cannot exist. Equal options
+are sent once, so that a duplicate has exactly its original's score.
 """
 
 from __future__ import annotations
@@ -15,14 +14,6 @@ from dataclasses import replace
 from itertools import accumulate, chain
 from typing import TypeGuard, get_args
 
-from radixflow_sdk._config import (
-    check_choice,
-    check_count,
-    check_number,
-    read_name,
-    read_text,
-    refuse,
-)
 from radixflow_sdk._messages import Branch, GroupRequest, Message, Plan, Sampling
 from radixflow_sdk._prompt import Template, default_template
 from radixflow_sdk._requests import (
@@ -35,6 +26,14 @@ from radixflow_sdk._requests import (
     ScoreRequest,
     Scoring,
 )
+from radixflow_sdk._validate import (
+    check_choice,
+    check_count,
+    check_number,
+    read_name,
+    read_text,
+    refuse,
+)
 
 _GROUP_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _TOKEN_LIMIT = 2**63
@@ -45,31 +44,31 @@ _SCORINGS, _NORMALIZERS = get_args(Scoring), get_args(Normalize)
 def make_plan(
     request: ScoreRequest, *, model: str | None = None, cache_salt: str | None = None
 ) -> Plan:
-    """Read and check one call.
+    """Check one call.
 
     Args:
         request: The call.
         model: The client's model, where it is known.
-        cache_salt: The client's, for a request without one of its own.
+        cache_salt: The client's, for a request without its own.
 
     Raises:
         InvalidInputError: An argument is not usable; the error names field and value.
     """
     check_choice("scoring", request.scoring, _SCORINGS)
     check_choice("normalize", request.normalize, _NORMALIZERS)
-    words = _read_template(request.template, request.scoring)
+    template = _read_template(request.template, request.scoring)
     question: object = request.question
     question = None if question is None else read_text("question", question)
     document, boundaries, between = _read_document(
-        request.document, question or None, words
+        request.document, question or None, template
     )
     options = _read_options(request.options)
-    _check_wrapped(options, words, request.scoring)
+    _check_wrapped(options, template, request.scoring)
     members: dict[str | Ids, list[int]] = {}
     for index, option in enumerate(options):
         members.setdefault(option, []).append(index)
-    contents = [words.offer(o) if isinstance(o, str) else o for o in members]
-    labels = words.labels if request.labels is None else request.labels
+    contents = [template.offer(o) if isinstance(o, str) else o for o in members]
+    labels = template.labels if request.labels is None else request.labels
     return Plan(
         request=GroupRequest(
             model=_read_model(model),
@@ -96,13 +95,13 @@ def make_generation_plan(
     model: str | None = None,
     cache_salt: str | None = None,
 ) -> Plan:
-    """`make_plan` for generated text; equal branches are kept apart.
+    """`make_plan` for generated text; equal branches stay separate.
 
     Raises:
         InvalidInputError: An argument is not usable; the error names field and value.
     """
-    words = default_template("likelihood")
-    document, boundaries, _ = _read_document(request.document, None, words)
+    template = default_template("likelihood")
+    document, boundaries, _ = _read_document(request.document, None, template)
     branches = _read_options(request.branches, field="branches")
     for index, branch in enumerate(branches):
         if _is_chat(document) and not isinstance(branch, str):
@@ -149,9 +148,9 @@ def _is_chat(document: str | Ids | tuple[Message, ...]) -> bool:
 
 
 def _read_sampling(request: GenerationRequest) -> Sampling:
-    check_count("max_tokens", request.max_tokens, most=2**31 - 1)
-    check_number("temperature", request.temperature, least=0.0)
-    check_number("top_p", request.top_p, least=0.0, strictly=True)
+    check_count("max_tokens", request.max_tokens, maximum=2**31 - 1)
+    check_number("temperature", request.temperature, minimum=0.0)
+    check_number("top_p", request.top_p, minimum=0.0, strictly=True)
     if request.top_p > 1:
         raise refuse("top_p", request.top_p, "give a number above 0 and up to 1")
     stop: object = request.stop
@@ -202,7 +201,7 @@ def unconditional_plan(plan: Plan, wanted: Sequence[int]) -> Plan:
 
 
 def new_request_id() -> str:
-    """An id for one request, unique without a counter."""
+    """A unique id for one request."""
     return f"req-{uuid.uuid4().hex}"
 
 
@@ -231,10 +230,10 @@ def _is_sequence(value: object) -> TypeGuard[Sequence[object]]:
 
 
 def _read_document(
-    document: object, question: str | None, words: Template
+    document: object, question: str | None, template: Template
 ) -> tuple[str | Ids | tuple[Message, ...], Ids, str | None]:
-    """The document, the ends of its parts, and the text before every branch."""
-    between = None if question is None else words.ask(question)
+    """The document, the end of each part but the last, and the text after it."""
+    between = None if question is None else template.ask(question)
     if isinstance(document, str):
         return read_text("document", document), (), between
     if not _is_sequence(document):
@@ -249,7 +248,7 @@ def _read_document(
             for index, message in enumerate(document)
         )
         if question is not None:
-            messages = (*messages, words.ask_in_chat(question))
+            messages = (*messages, template.ask_in_chat(question))
         return messages, (), None
     if document and (isinstance(document[0], str) or _is_sequence(document[0])):
         return *_read_parts(document), between
@@ -257,7 +256,7 @@ def _read_document(
 
 
 def _read_parts(document: Sequence[object]) -> tuple[str | Ids, Ids]:
-    """Parts joined as they are, and where each but the last ends."""
+    """The concatenated parts, and the end of each but the last."""
     if len(document) > MAX_PARTS:
         raise refuse("document", document, f"give at most {MAX_PARTS} parts")
     parts = _read_options(document, field="document")
@@ -283,8 +282,8 @@ def _read_unconditional(value: object) -> str | Ids | None:
         else _read_token_ids("unconditional", value)
     )
     if not read:
-        advice = "something must come before the option, such as 'Answer:' or the id of"
-        raise refuse("unconditional", value, f"{advice} the end-of-text token")
+        advice = "give text such as 'Answer:', or the id of the end-of-text token"
+        raise refuse("unconditional", value, advice)
     return read
 
 
@@ -293,7 +292,7 @@ def _read_message(field: str, message: object) -> Message:
         raise refuse(field, message, "give a dict with role and content, and no more")
     role = read_text(f"{field}.role", message["role"])
     if not role:
-        raise refuse(f"{field}.role", role, "name who speaks")
+        raise refuse(f"{field}.role", role, "give a role such as user")
     return Message(role=role, content=read_text(f"{field}.content", message["content"]))
 
 
@@ -332,18 +331,18 @@ def _read_option(field: str, option: object) -> str | Ids:
 
 
 def _check_wrapped(
-    options: tuple[str | Ids, ...], words: Template, scoring: Scoring
+    options: tuple[str | Ids, ...], template: Template, scoring: Scoring
 ) -> None:
-    """Label scoring reads the label after the template's words: token ids lack them."""
-    if scoring != "label" or not (words.before_option or words.after_option):
+    """Refuse token ids where label scoring needs the template's text around them."""
+    if scoring != "label" or not (template.before_option or template.after_option):
         return
     for index, option in enumerate(options):
         if not isinstance(option, str):
             raise refuse(
                 f"options[{index}]",
                 option,
-                "the template's words cannot be put around token ids, so give text or "
-                "a Template with empty before_option and after_option",
+                "the template cannot put text around token ids, so give text or a "
+                "Template with empty before_option and after_option",
             )
 
 

@@ -1,7 +1,7 @@
 """The text around question and option.
 
-Text is joined, never formatted, so braces and percent signs in a document, a question
-or an option stay what they are. The server finds the token boundary.
+Text is concatenated, never formatted, so braces and percent signs are safe. The server
+finds the token boundary.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ from dataclasses import dataclass
 
 from radixflow_sdk._messages import Message
 from radixflow_sdk._requests import Label, Scoring
-from radixflow_sdk.exceptions import InvalidInputError
+from radixflow_sdk._validate import refuse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
-    r"""The words around question and option, for one kind of scoring.
+    r"""The text around question and option, for one kind of scoring.
 
-    The server reads: document, ``before_question + question + after_question`` (nothing
+    The prompt is: document, ``before_question + question + after_question`` (nothing
     without a question), ``before_option + option + after_option``. With chat messages
     as the document, the question becomes a last user message, ``before_question``
-    without its leading blanks and without ``after_question``, since the model's chat
-    template asks for the answer; where that template ends in a blank or a line break,
-    use ``before_option=""``. Options given as token ids are sent as they are.
+    without its leading whitespace and without ``after_question``, since the chat
+    template prompts for the answer; where that template ends in whitespace, use
+    ``before_option=""``. Options given as token ids are sent as they are.
 
     Attributes:
         before_question: For example ``"\n\nQuestion: "``.
         after_question: For example ``"\nAnswer:"``.
         before_option: The delimiter before an option; not counted by ``normalize``.
-        after_option: For label scoring, what asks for the label.
+        after_option: For label scoring, the text that prompts for the label.
         labels: For label scoring, the labels; the first one's log-probability is the
             score.
 
@@ -47,18 +47,14 @@ class Template:
         for name in parts:
             value: object = getattr(self, name)
             if not isinstance(value, str):
-                raise InvalidInputError(
-                    f"template.{name} is {value!r}; give text.",
-                    field=f"template.{name}",
-                    value=value,
-                )
+                raise refuse(f"template.{name}", value, "give text")
 
     def ask(self, question: str) -> str:
-        """The question as it stands between document and option."""
+        """The text between document and option."""
         return self.before_question + question + self.after_question
 
     def ask_in_chat(self, question: str) -> Message:
-        """The question as a last user message."""
+        """The question as the last user message."""
         return Message(role="user", content=self.before_question.lstrip() + question)
 
     def offer(self, option: str) -> str:
@@ -76,5 +72,5 @@ LABEL = Template(
 
 
 def default_template(scoring: Scoring) -> Template:
-    """The template that is used when a call names none."""
+    """The template of a call without one."""
     return LABEL if scoring == "label" else LIKELIHOOD

@@ -1,4 +1,4 @@
-"""What an app asks: requests as values, and the words that their fields take."""
+"""Requests as values, and the types of their fields."""
 
 from __future__ import annotations
 
@@ -32,23 +32,24 @@ MAX_PARTS = 62
 class ScoreRequest:
     """One document and its options: a call of `score_candidates` as a value.
 
-    The fields are the arguments of `RadixFlowClient.score_candidates`. They are read
-    and checked when the request is run.
+    The fields are the arguments of `RadixFlowClient.score_candidates`, and are checked
+    when the request runs.
 
     Attributes:
         document: Text, token ids, a list of parts of either, or chat messages.
         options: 1 to 4,096 texts or lists of token ids.
-        question: Asked after the document.
+        question: Text after the document.
         scoring: What is read from the model.
         normalize: How log-probabilities become a score.
-        template: The words around question and option.
-        labels: For label scoring, in place of the template's.
-        unconditional: What ``pmi`` compares with: a context without the document.
-        timeout: Seconds for the group's own work, in place of the client's.
+        template: The text around question and option.
+        labels: For label scoring; replace the template's.
+        unconditional: For ``pmi``: the context of an option without the document.
+        timeout: Seconds for the group, without the wait for a slot; replaces the
+            client's.
         group_id: An id for log and metrics.
-        cache_salt: In place of the client's.
-        partial: Whether a group of which only some branches are in is a
-            `PartialGroupError` or a result with `ScoreResult.failures`.
+        cache_salt: Replaces the client's.
+        partial: Whether a group with failed branches raises a `PartialGroupError` or
+            returns a result with `ScoreResult.failures`.
     """
 
     document: Document
@@ -68,24 +69,25 @@ class ScoreRequest:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One document and branches that go on: `ScoreRequest` for generated text.
+    """One document and the branches to generate text after.
 
-    The fields are the arguments of `RadixFlowClient.generate_branches`. They are read
-    and checked when the request is run.
+    The fields are the arguments of `RadixFlowClient.generate_branches`, and are checked
+    when the request runs.
 
     Attributes:
         document: Text, token ids, a list of parts of either, or chat messages.
         branches: 1 to 4,096 texts or lists of token ids.
-        max_tokens: The most tokens to generate after each branch.
-        temperature: 0 takes the likeliest token each time.
-        top_p: Sample from the likeliest tokens of that much probability.
+        max_tokens: Maximum number of tokens to generate after each branch.
+        temperature: 0 selects the most likely token.
+        top_p: Sample from the most likely tokens with that total probability.
         stop: Texts that end a branch.
-        seed: For sampling that can be repeated.
-        timeout: Seconds for the group's own work, in place of the client's.
+        seed: For reproducible sampling.
+        timeout: Seconds for the group, without the wait for a slot; replaces the
+            client's.
         group_id: An id for log and metrics.
-        cache_salt: In place of the client's.
-        partial: Whether a group of which only some branches are in is a
-            `PartialGroupError` or a result with `GenerationResult.failures`.
+        cache_salt: Replaces the client's.
+        partial: Whether a group with failed branches raises a `PartialGroupError` or
+            returns a result with `GenerationResult.failures`.
     """
 
     document: Document

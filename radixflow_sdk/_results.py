@@ -1,17 +1,18 @@
-"""What an app gets back: scores, rankings, generated text, and what they cost.
+"""Results: scores, rankings, generated text, and their usage.
 
-Values are frozen and hashable; they compute only what they say about themselves.
+Values are frozen and hashable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, Literal, TypeAlias, TypeVar
 
 from radixflow_sdk import _scoring
 from radixflow_sdk._requests import GenerationRequest, Label, Normalize, ScoreRequest
-from radixflow_sdk.exceptions import BranchError, InvalidInputError, RadixFlowError
+from radixflow_sdk._validate import refuse
+from radixflow_sdk.exceptions import BranchError, RadixFlowError
 
 Route: TypeAlias = Literal["branches", "trie", "echo", "completions"]
 
@@ -23,7 +24,7 @@ class TokenScore:
     Attributes:
         token_id: The token.
         logprob: Its log-probability over the full vocabulary.
-        is_top: Whether no token is likelier there; None where the server cannot tell.
+        is_top: Whether no token is more likely there; None where it is not known.
     """
 
     token_id: int
@@ -42,12 +43,12 @@ class LabelScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Tokens of one branch: its whole prompt, and how the server came by them.
+    """Tokens of one branch's prompt.
 
     Attributes:
         prompt_tokens: Document, question and option.
-        cached_tokens: Of these, read from the prefix cache.
-        computed_tokens: Of these, computed.
+        cached_tokens: Of these, the tokens read from the prefix cache.
+        computed_tokens: Of these, the tokens computed.
     """
 
     prompt_tokens: int
@@ -57,7 +58,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupUsage:
-    """Tokens of a whole group, over all requests that it took.
+    """Tokens of a whole group, over all of its requests.
 
     Attributes:
         prompt_tokens: Sum over the finished branches.
@@ -73,22 +74,33 @@ class GroupUsage:
     rounds: int | None
 
 
+def sum_usage(
+    usages: Sequence[Usage] | Sequence[GroupUsage], *, rounds: int | None = None
+) -> GroupUsage:
+    """The usage of many branches, or of many requests, as that of one group."""
+    return GroupUsage(
+        prompt_tokens=sum(usage.prompt_tokens for usage in usages),
+        cached_tokens=sum(usage.cached_tokens for usage in usages),
+        computed_tokens=sum(usage.computed_tokens for usage in usages),
+        rounds=rounds,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredCandidate:
-    """One option with its score, known as soon as its branch is in.
+    """One option with its score, available as soon as its branch finishes.
 
     Attributes:
         index: Position in ``options``.
         text: The option as given; None for an option given as token ids.
-        score: What ``scoring`` and ``normalize`` say, in nats (per unit). Higher is
-            better.
-        scores: The same under every normalizer that there are numbers for: ``char``
-            and ``byte`` for options given as text, ``pmi`` with an unconditional
-            context.
+        score: The score under ``scoring`` and ``normalize``, in nats (per unit).
+            Higher is better.
+        scores: The score under every available normalizer: ``char`` and ``byte`` for
+            options given as text, ``pmi`` with an unconditional context.
         tokens: The option's tokens and their log-probabilities; with label scoring the
             one generated token.
         labels: With label scoring, each label's log-probability; else None.
-        usage: Tokens of the branch. A duplicate shows its original's.
+        usage: Tokens of the branch. A duplicate has its original's.
         duplicate_of: Index of the first equal option; None for that one itself.
         request_id: The server's id of the branch, as its log names it.
     """
@@ -105,10 +117,10 @@ class ScoredCandidate:
 
     @property
     def is_greedy(self) -> bool | None:
-        """Whether no token was likelier than the option's own at any of its places.
+        """Whether greedy decoding generates the option: each token is the most likely.
 
-        A tie for the top counts as greedy. None where the server cannot tell, and with
-        label scoring.
+        A tie for the top counts as greedy. None where it is not known, and with label
+        scoring.
         """
         tops = [token.is_top for token in self.tokens]
         if self.labels is not None or None in tops:
@@ -119,14 +131,14 @@ class ScoredCandidate:
     def label_mass(self) -> float | None:
         """Label scoring: the probability that the next token is one of the labels.
 
-        Near 0 the model was about to say something else, and the labels' ratio means
-        little. Without label scoring None.
+        Near 0 the model prefers another continuation, and the ratio of the labels means
+        little. None without label scoring.
         """
         return None if self.labels is None else _scoring.label_mass(self.labels)
 
     @property
     def top_is_label(self) -> bool | None:
-        """Label scoring: whether the likeliest next token is a label; else None."""
+        """Label scoring: whether the most likely next token is a label; else None."""
         if self.labels is None:
             return None
         return self.tokens[0].token_id in {label.token_id for label in self.labels}
@@ -144,7 +156,7 @@ class ScoredCandidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate(ScoredCandidate):
-    """A candidate in a finished ranking.
+    """A candidate in a ranking.
 
     Attributes:
         probability: Softmax of the scores over all candidates (duplicates count each);
@@ -168,14 +180,14 @@ class ScoreResult:
         model: The model that scored.
         document_tokens: Tokens of the document.
         shared_tokens: Tokens that the prompts of all branches have in common.
-        elapsed: Seconds from call to result, waiting for a free connection included.
-        normalize: What `Candidate.score` is.
-        route: How the numbers were read. ``branches``: by RadixFlow's plug-in. On a
-            server without it, ``trie``: one cached read for each distinct beginning of
-            an option; ``echo``: every row of every prompt, recomputed.
+        elapsed: Seconds from call to result, with the wait for a slot.
+        normalize: The normalizer of `Candidate.score`.
+        route: How the scores were computed. ``branches``: by RadixFlow's plug-in. On a
+            server without it, ``trie``: one completion for each distinct prefix of an
+            option; ``echo``: every logits row of every prompt, recomputed.
         failures: With ``partial="return"``, one error for each option without a
             score, in the order of ``options``; `candidates` and their probabilities
-            are then of the others alone.
+            then cover the others alone.
     """
 
     candidates: tuple[Candidate, ...]
@@ -196,18 +208,18 @@ class ScoreResult:
         return self.candidates[0]
 
     def under(self, normalize: Normalize) -> ScoreResult:
-        """The same answer ranked under another normalizer; nothing is asked again.
+        """The same answer ranked under another normalizer, without a request.
 
         Raises:
             InvalidInputError: A candidate has no such score (`ScoredCandidate.scores`).
         """
         for candidate in self.candidates:
             if normalize not in candidate.scores:
-                raise InvalidInputError(
-                    f"normalize is {normalize!r}; options[{candidate.index}] was "
-                    f"scored under {', '.join(candidate.scores)} only.",
-                    field="normalize",
-                    value=normalize,
+                raise refuse(
+                    "normalize",
+                    normalize,
+                    f"options[{candidate.index}] was scored under "
+                    f"{', '.join(candidate.scores)} only",
                 )
         given = sorted(self.candidates, key=lambda candidate: candidate.index)
         scores = [candidate.scores[normalize] for candidate in given]
@@ -238,24 +250,20 @@ class ScoreResult:
         given = sorted(self.candidates, key=lambda candidate: candidate.index)
         places = [candidate.index for candidate in given]
         if gold not in places:
-            raise InvalidInputError(
-                f"gold is {gold!r}; give the index of an option that has a score.",
-                field="gold",
-                value=gold,
-            )
+            raise refuse("gold", gold, "give the index of an option that has a score")
         return _scoring.brier([c.probability for c in given], places.index(gold))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetterChoice:
-    """One option that stood behind a letter.
+    """One option listed behind a letter.
 
     Attributes:
         index: Position in ``options``.
         text: The option.
         probability: Mean of `by_order`; these sum to 1 over the options.
-        by_order: For each order of the options, the probability of the letter that the
-            option had there, among the letters. That they differ is position bias.
+        by_order: For each order of the options, the probability of the option's letter
+            among the letters. Differences show position bias.
         tied: Another option has exactly this probability.
     """
 
@@ -268,12 +276,12 @@ class LetterChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetterResult:
-    """Which letter, over all orders of the options.
+    """The choice among letters, over all orders of the options.
 
     Attributes:
         choices: Best first; equal ones in the order of ``options``.
         label_mass: Mean probability that the next token is one of the letters.
-        group: What was read: one candidate for each order.
+        group: The scored group: one candidate for each order.
     """
 
     choices: tuple[LetterChoice, ...]
@@ -288,16 +296,16 @@ class LetterResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratedBranch:
-    """One branch, and what the model wrote after it.
+    """One branch, and the text generated after it.
 
     Attributes:
         index: Position in ``branches``.
         branch: The branch as given; None for one given as token ids.
-        text: What was generated, without the stop text.
-        finish_reason: ``stop`` (a stop text, or the model's own end), ``length``
-            (``max_tokens`` or the model's length), or another word of the server's.
+        text: The generated text, without the stop text.
+        finish_reason: ``stop`` (a stop text or the end-of-text token), ``length``
+            (``max_tokens`` or the model's length), or another reason of the server.
         prompt_tokens: Tokens of document and branch.
-        generated_tokens: Tokens of ``text``, and of the end where there is one.
+        generated_tokens: Tokens of ``text``, and of its end where there is one.
         request_id: The server's id of the branch.
     """
 
@@ -312,21 +320,21 @@ class GeneratedBranch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationResult:
-    """What was generated after each branch of one document.
+    """The text generated after each branch of one document.
 
     Attributes:
         branches: In the order given.
         group_id: The group, as the server's log and metrics name it.
         request_id: ``X-Request-ID`` of the group's last request.
-        model: The model that wrote.
-        shared_tokens: Tokens that all prompts begin with, as the hints say; 0
-            where that was not known.
-        prompt_tokens: Over all branches. How many came from the prefix cache, such
-            answers do not tell.
-        generated_tokens: Over all branches.
-        elapsed: Seconds from call to result, waiting for a free connection included.
+        model: The model that generated.
+        shared_tokens: Tokens of the prefix that all prompts share, as in the hints; 0
+            where it is not known.
+        prompt_tokens: Sum over the branches. Such answers do not report how many came
+            from the prefix cache.
+        generated_tokens: Sum over the branches.
+        elapsed: Seconds from call to result, with the wait for a slot.
         failures: With ``partial="return"``, one error for each branch without a text;
-            `branches` are then the others alone.
+            `branches` are then the others.
     """
 
     branches: tuple[GeneratedBranch, ...]
@@ -346,13 +354,13 @@ ResultT = TypeVar("ResultT", bound=ScoreResult | GenerationResult)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome(Generic[RequestT, ResultT]):
-    """How one of many groups ended: with a result or with an error, never with both.
+    """The outcome of one of many groups: a result or an error, never both.
 
     Attributes:
         index: Position of the request among the requests.
-        request: The request as it was given.
-        result: What it brought; None where it failed.
-        error: Why it failed, with what was in (`PartialGroupError`); else None.
+        request: The request as given.
+        result: Its result; None where it failed.
+        error: Why it failed; a `PartialGroupError` keeps the finished branches.
     """
 
     index: int
@@ -373,13 +381,13 @@ class Outcome(Generic[RequestT, ResultT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far many groups are.
+    """The progress of many groups.
 
     Attributes:
-        done: Groups that were handed on, the failed ones included.
-        failed: Of these, with an error.
-        total: Groups in all; None while the requests' number is not known.
-        elapsed: Seconds since the first one began.
+        done: Groups that ended, the failed ones included.
+        failed: Of these, the failed ones.
+        total: Number of groups; None where it is not known.
+        elapsed: Seconds since the start.
     """
 
     done: int

@@ -1,7 +1,7 @@
 """OpenTelemetry spans: one for each group, with a child for each branch.
 
-Imports opentelemetry's API (extra ``otel``) only when tracing is asked for. Spans carry
-ids, counts and error names, never a text.
+Imports opentelemetry's API (extra ``otel``) only when tracing is on. Spans hold ids,
+counts and error names, never text.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from radixflow_sdk._messages import (
     GroupStarted,
     Plan,
 )
+from radixflow_sdk._validate import refuse
 from radixflow_sdk.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
 
 
 class Tracing:
-    """Makes spans.
+    """Creates spans.
 
     Args:
-        provider: Where they go; True: where opentelemetry's own settings say.
+        provider: The provider; True: opentelemetry's global one.
 
     Raises:
-        InvalidInputError: The package is missing, or this is no tracer provider.
+        InvalidInputError: The package is missing, or the provider is none.
     """
 
     def __init__(self, provider: TracerProvider | bool) -> None:
@@ -46,15 +47,11 @@ class Tracing:
             ) from None
         chosen: Any = trace.get_tracer_provider() if provider is True else provider
         if not hasattr(chosen, "get_tracer"):
-            raise InvalidInputError(
-                f"tracing is {provider!r}; give True, False or a TracerProvider.",
-                field="tracing",
-                value=provider,
-            )
+            raise refuse("tracing", provider, "give True, False or a TracerProvider")
         self._tracer: Tracer = chosen.get_tracer("radixflow")
 
     def group(self, plan: Plan) -> GroupSpan:
-        """The span of one call, begun now, under the current one."""
+        """The span of one call; it starts now, as a child of the current span."""
         return GroupSpan(self._tracer, plan)
 
 
@@ -62,8 +59,7 @@ class GroupSpan:
     """One call's span, and those of its branches.
 
     Attributes:
-        headers: To be sent with every request: ``traceparent``, and ``tracestate``
-            where there is one.
+        headers: Sent with every request: ``traceparent``, and ``tracestate`` if any.
     """
 
     def __init__(self, tracer: Tracer, plan: Plan) -> None:
@@ -90,7 +86,7 @@ class GroupSpan:
         TraceContextTextMapPropagator().inject(self.headers, self._inside)
 
     def record(self, event: ClientEvent | BranchEvent) -> None:
-        """Note what happened to the group; the last event ends its span."""
+        """Record an event of the group; the last event ends its span."""
         match event:
             case RequestSent():
                 self._sent = time.time_ns()

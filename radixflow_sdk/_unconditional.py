@@ -13,22 +13,22 @@ from collections.abc import Mapping
 from radixflow_sdk._messages import Plan
 
 MAX_SUMS = 65_536
-"""Sums kept, about 10 MB; the one that was not used for longest goes first."""
+"""Sums kept, about 10 MB; the least recently used one is dropped first."""
 
 
 class Unconditional:
-    """The sums of one client, over all its calls.
+    """The sums of one client, over all of its calls.
 
     Args:
-        most: Sums kept.
+        max_sums: Sums kept.
     """
 
-    def __init__(self, most: int = MAX_SUMS) -> None:
-        self._most = most
+    def __init__(self, max_sums: int = MAX_SUMS) -> None:
+        self._max_sums = max_sums
         self._sums: OrderedDict[bytes, float] = OrderedDict()
 
     def known(self, plan: Plan, model: str) -> dict[int, float]:
-        """Of a plan's branches those whose sum is known, by branch index."""
+        """The known sums of a plan's branches, by branch index."""
         keys = _keys(plan, model)
         found = {i: key for i, key in enumerate(keys) if key in self._sums}
         for key in found.values():
@@ -40,7 +40,7 @@ class Unconditional:
         keys = _keys(plan, model)
         for index, total in sums.items():
             self._sums[keys[index]] = total
-        while len(self._sums) > self._most:
+        while len(self._sums) > self._max_sums:
             self._sums.popitem(last=False)
 
 

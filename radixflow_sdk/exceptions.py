@@ -2,10 +2,10 @@
 
     RadixFlowError
     ├── InvalidInputError (also a ValueError)   refused before anything was sent
-    ├── APIError                                the server, or the way to it
+    ├── APIError                                the server or the connection failed
     │   ├── APIConnectionError                  no connection, or lost before the answer
-    │   ├── APITimeoutError                     too slow: silent, or in total
-    │   ├── ConnectTimeoutError                 both: too slow to connect
+    │   ├── APITimeoutError                     a timeout passed
+    │   ├── ConnectTimeoutError                 both: no connection in time
     │   ├── StreamBrokenError                   the answer began and was cut
     │   ├── InvalidResponseError                the answer breaks the wire's rules
     │   └── APIStatusError                      the server answered with an error status
@@ -14,17 +14,17 @@
     │       ├── PluginMissingError              404 for the endpoint: no plug-in
     │       ├── ContextTooLongError             422 context_too_long
     │       ├── InvalidRequestError             any other 4xx
-    │       ├── TransientRequestError           408, 409, 425: not this time
+    │       ├── TransientRequestError           408, 409, 425: try again
     │       ├── RateLimitError                  429
     │       ├── UnsupportedError                501
     │       └── ServerError                     any other 5xx
     ├── BranchError                             one branch failed on the server
-    ├── PartialGroupError                       some branches are in, the rest failed
+    ├── PartialGroupError                       some branches finished, the rest failed
     ├── ClientClosedError                       the client was closed
     └── WrongLoopError                          the client belongs to another event loop
 
-``retryable`` is a class attribute: whether sending the same thing again can help. A
-message is one sentence: what was wrong, which value, what to do.
+``retryable`` states whether repeating the request can help. A message is one sentence:
+the problem, the value, the advice.
 Foreign exceptions are translated in `_transport._errors`.
 """
 
@@ -49,18 +49,25 @@ class InvalidInputError(RadixFlowError, ValueError):
         field: Name of the argument, with the position where there is one
             (``options[3]``).
         value: The refused value; None where it must not be shown (an API key).
+        mentions: Other arguments that the message mentions as ``name=value``.
     """
 
     def __init__(
-        self, message: str, *, field: str = "", value: object | None = None
+        self,
+        message: str,
+        *,
+        field: str = "",
+        value: object | None = None,
+        mentions: tuple[str, ...] = (),
     ) -> None:
         super().__init__(message)
         self.field = field
         self.value = value
+        self.mentions = mentions
 
 
 class APIError(RadixFlowError):
-    """The server, or the way to it, failed.
+    """The server or the connection to it failed.
 
     Attributes:
         request_id: The ``X-Request-ID`` of the failed request, where one was sent.
@@ -102,7 +109,7 @@ class StreamBrokenError(APIError):
 
 
 class InvalidResponseError(APIError):
-    """The server answered something that the wire does not allow."""
+    """The server's answer violates the wire."""
 
 
 class APIStatusError(APIError):
@@ -112,7 +119,7 @@ class APIStatusError(APIError):
         status: The HTTP status.
         code: The wire's error code (``context_too_long``), where the server gave one.
         field: Dotted path of the refused field (``branches.3.text``), where given.
-        retry_after: Seconds that the server asked to wait, where it asked.
+        retry_after: Seconds to wait, where the server asked for it.
     """
 
     def __init__(
@@ -138,7 +145,7 @@ class AuthenticationError(APIStatusError):
 
 
 class ModelNotFoundError(APIStatusError):
-    """The server does not serve the asked model (404)."""
+    """The server does not serve the requested model (404)."""
 
 
 class PluginMissingError(APIStatusError):
@@ -154,22 +161,22 @@ class InvalidRequestError(APIStatusError):
 
 
 class TransientRequestError(APIStatusError):
-    """The server did not take the request this time (408, 409, 425).
+    """The server temporarily refused the request (408, 409, 425).
 
-    It came too slowly, at the same time as another, or too early.
+    It arrived too slowly, concurrently with another, or too early.
     """
 
     retryable = True
 
 
 class RateLimitError(APIStatusError):
-    """The server asked to slow down (429)."""
+    """The server limits the request rate (429)."""
 
     retryable = True
 
 
 class UnsupportedError(APIStatusError):
-    """The server cannot give exact log-probabilities (501)."""
+    """The server cannot compute exact log-probabilities (501)."""
 
 
 class ServerError(APIStatusError):
@@ -179,14 +186,14 @@ class ServerError(APIStatusError):
 
 
 class BranchError(RadixFlowError):
-    """One branch failed, and sending it again did not help.
+    """One branch failed, with all of its retries.
 
     Attributes:
         index: Position of the option in ``options``.
         code: The wire's error code (``non_finite_logprob``, ``engine_error`` ...), or
-            ``not_answered`` when the group ended before the branch was in.
-        request_id: The server's id of the branch, where it gave one.
-        retryable: What the server said; here an attribute of the instance.
+            ``not_answered`` when the group ended before the branch finished.
+        request_id: The server's id of the branch, where it has one.
+        retryable: As the server reported; an attribute of the instance.
     """
 
     def __init__(
@@ -206,11 +213,11 @@ class BranchError(RadixFlowError):
 
 
 class PartialGroupError(RadixFlowError):
-    """Some branches of a group are missing; what is in is kept here.
+    """Some branches of a group failed; the finished ones are kept here.
 
     Attributes:
         candidates: The finished candidates, in the order of ``options``. They have no
-            probability: that needs all of them.
+            probability, which needs all candidates.
         branches: Of `generate_branches`, the finished branches, in the order given.
         failures: One error for each option without a score, or branch without a text,
             in the order given.

@@ -1,4 +1,4 @@
-"""The contract of everything that carries a group to a server and events back."""
+"""The contract of a transport: a group goes to a server, and its events come back."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ Emit: TypeAlias = Callable[[RequestSent | RequestEnded], None]
 
 
 class Transport(Protocol):
-    """Carries requests; decides nothing about them.
+    """Sends single requests.
 
-    Implementations hold no state of a group between calls, and run under asyncio and
-    trio. They raise `APIError` and its subclasses only.
+    Implementations keep no state of a group between calls, run under asyncio and trio,
+    and raise only `APIError` and its subclasses.
     """
 
     async def models(self) -> tuple[str, ...]:
         """Names of the served models, the default one first.
 
         Raises:
-            APIError: The server could not be asked.
+            APIError: The request failed.
         """
         ...
 
@@ -30,15 +30,15 @@ class Transport(Protocol):
         """The scheduler's statistics, as docs/wire.md has them.
 
         Raises:
-            APIError: The server could not be asked, or has no plug-in.
+            APIError: The request failed, or the server has no plug-in.
         """
         ...
 
     def stream(self, request: GroupRequest) -> AsyncGenerator[BranchEvent, None]:
-        """Send one request; yield its events as they come.
+        """Send one request; yield its events as they arrive.
 
-        Yields `GroupStarted` first and `GroupCompleted` last; an answer that ends
-        before that raises `StreamBrokenError`. Events name branches by `Branch.index`.
+        Yields `GroupStarted` first and `GroupCompleted` last; an answer that ends early
+        raises `StreamBrokenError`. Events name branches by `Branch.index`.
         Closing the generator closes the answer, and with it the server's work.
 
         Raises:
@@ -47,5 +47,5 @@ class Transport(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Give back connections. Does not end calls that are under way."""
+        """Close idle connections. Calls in progress go on."""
         ...

@@ -1,8 +1,9 @@
-"""The token boundary on a server without the plug-in, by its own ``/tokenize``.
+"""The token boundary on a server without the plug-in, through ``/tokenize``.
 
-The rule is the plug-in's, lm-evaluation-harness's ``_encode_pair``: blanks at the end
-of the context move into the branch, context and branch are encoded together, the branch
-is what follows the context's own token count. Every branch is encoded whole.
+The rule is that of the plug-in and of lm-evaluation-harness's ``_encode_pair``: spaces
+at the end of the context move into the branch, context and branch are encoded together,
+and the branch starts after the number of tokens that the context has alone. Every
+branch is encoded whole.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 from radixflow_sdk._messages import GroupRequest, Message
 from radixflow_sdk._requests import Label
-from radixflow_sdk._transport._reads import Prompt, common_length
+from radixflow_sdk._transport._rows import Prompt, common_length
 from radixflow_sdk.exceptions import (
     APIStatusError,
     ContextTooLongError,
@@ -29,19 +30,19 @@ class Encoder:
 
     Attributes:
         encode: Token ids of a text, without special tokens.
-        prefix: What the tokenizer puts before a text: its BOS, or nothing.
-        longest: The model's length in tokens; None where the server does not tell.
+        prefix: The special tokens that the tokenizer puts before a text, such as BOS.
+        max_length: The model's length in tokens; None where it is not reported.
     """
 
     encode: Callable[[str], Awaitable[Ids]]
     prefix: Ids
-    longest: int | None
+    max_length: int | None
 
     async def whole(self, text: str) -> Ids:
-        """A text from its beginning, with the BOS exactly once."""
+        """A text that starts a prompt: with the prefix, exactly once."""
         ids = await self.encode(text) if text else ()
-        own = bool(self.prefix) and ids[: len(self.prefix)] == self.prefix
-        return ids if own else (*self.prefix, *ids)
+        has_prefix = bool(self.prefix) and ids[: len(self.prefix)] == self.prefix
+        return ids if has_prefix else (*self.prefix, *ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +61,12 @@ class Encoded:
 
 
 async def encode_group(request: GroupRequest, encoder: Encoder) -> Encoded:
-    """Every prompt of a group, refused by the plug-in's names where it is refused.
+    """Every prompt of a group, with the plug-in's error codes for what is refused.
 
     Raises:
         APIStatusError: A branch without a token of its own, a label that is not one
             token, a prompt over the model's length, or chat messages.
-        APIError: The server could not be asked.
+        APIError: A request failed.
     """
     context = await _read_context(request, encoder)
     prompts = tuple(
@@ -83,11 +84,11 @@ async def encode_group(request: GroupRequest, encoder: Encoder) -> Encoded:
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """Document and question: ids, and how text goes on from them."""
+    """Document and question: their ids, and how to encode a branch behind them."""
 
     ids: Ids
     document_tokens: int
-    follow: Callable[[str], Awaitable[Ids]]
+    encode_branch: Callable[[str], Awaitable[Ids]]
 
 
 async def _read_context(request: GroupRequest, encoder: Encoder) -> _Context:
@@ -121,7 +122,7 @@ async def _prompt(
     context: _Context, content: str | Ids, place: int, encoder: Encoder
 ) -> Prompt:
     ids = (
-        await context.follow(content)
+        await context.encode_branch(content)
         if isinstance(content, str)
         else (*context.ids, *content)
     )
@@ -130,22 +131,22 @@ async def _prompt(
         raise _refused(
             "empty_branch",
             f"branches.{place}",
-            "encoded together with the context it has no token of its own: let it "
-            "begin at a word boundary",
+            "encoded together with the context it has no token of its own; start it "
+            "at a word boundary",
         )
     if prompt.scored_from < 1:
         raise _refused(
             "invalid_request",
             "document",
-            "it has no token, so nothing comes before the branch: give a document or a "
+            "it has no token, so nothing precedes the branch; give a document or a "
             "question",
         )
-    if encoder.longest is not None and len(ids) > encoder.longest - 1:
+    if encoder.max_length is not None and len(ids) > encoder.max_length - 1:
         raise _refused(
             "context_too_long",
             f"branches.{place}",
             f"the prompt has {len(ids)} tokens and the model takes "
-            f"{encoder.longest - 1} beside the one it generates: shorten the document "
+            f"{encoder.max_length - 1} and one that it generates; shorten the document "
             "or the branch",
             ContextTooLongError,
         )
@@ -160,13 +161,13 @@ async def _label_id(
     context: _Context,
     encoder: Encoder,
 ) -> int:
-    """The one token of a label, the same after every branch."""
+    """A label's token, which must be one token and the same after every branch."""
     if isinstance(label, int):
         return label
     found: set[Ids] = set()
     for branch, prompt in zip(request.branches, prompts, strict=True):
         if isinstance(branch.content, str):
-            longer = await context.follow(branch.content + label)
+            longer = await context.encode_branch(branch.content + label)
         else:
             longer = (*prompt.tokens, *await encoder.encode(label))
         same = longer[: len(prompt.tokens)] == prompt.tokens
@@ -176,8 +177,8 @@ async def _label_id(
         raise _refused(
             "label_not_one_token",
             f"labels.{number}",
-            f"{label!r} is not exactly one token of its own after every branch: choose "
-            "a label that is one token there, or give its token id",
+            f"{label!r} is not exactly one token after every branch; choose a "
+            "label that is one token there, or give its token id",
         )
     return after[0]
 

@@ -1,10 +1,10 @@
 """Exact scores through ``/v1/completions``, on a server without the plug-in.
 
-There are two ways, and neither can read a wrong logits row. ``trie``: one completion of
-one token for each distinct beginning of an option; its logits row is always computed,
-while the document comes from the prefix cache. ``echo``: every logits row of the whole
-prompt, for which vLLM does not read its cache. Both are much slower than the plug-in;
-the result says which route was taken.
+There are two routes, and neither reads a logits row that a cache could falsify.
+``trie``: one completion of one token for each distinct prefix of an option; vLLM always
+computes the logits row of a generated token, while the document comes from the prefix
+cache. ``echo``: every logits row of the whole prompt, for which vLLM does not read its
+cache. Both are much slower than the plug-in; the result names the route.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from radixflow_sdk._requests import RouteChoice
 from radixflow_sdk._results import GroupUsage, LabelScore, TokenScore, Usage
 from radixflow_sdk._transport._boundary import Encoded, Encoder, Ids, encode_group
 from radixflow_sdk._transport._http import Answer, HTTPSession
-from radixflow_sdk._transport._reads import (
+from radixflow_sdk._transport._rows import (
     NotALogProbability,
     Prompt,
     Row,
@@ -40,7 +40,7 @@ from radixflow_sdk.exceptions import InvalidResponseError
 
 T = TypeVar("T")
 
-# Nothing of a server's generation config shall bend what is read.
+# Overrides the server's generation config, which could change the logits.
 _PLAIN: Mapping[str, Any] = {
     "max_tokens": 1,
     "temperature": 0,
@@ -59,7 +59,7 @@ class CompletionsScorer:
     Args:
         http: The server.
         route: ``trie`` or ``echo``; otherwise ``trie``, and ``echo`` where the server
-            does not give the logits rows of chosen tokens.
+            does not return the log-probabilities of chosen tokens.
     """
 
     def __init__(self, http: HTTPSession, *, route: RouteChoice = "auto") -> None:
@@ -67,7 +67,7 @@ class CompletionsScorer:
         self._route: Literal["trie", "echo"] | None = (
             route if route in ("trie", "echo") else None
         )
-        self._known: dict[str | None, tuple[Ids, int | None]] = {}
+        self._tokenizers: dict[str | None, tuple[Ids, int | None]] = {}
 
     async def stream(self, request: GroupRequest) -> AsyncGenerator[BranchEvent, None]:
         """Score one group; yield its events as its requests end.
@@ -89,20 +89,20 @@ class CompletionsScorer:
             route="trie" if encoded.labels else route,
         )
         if route == "echo" and not encoded.labels:
-            rows_of = _echoed(call, encoded.prompts)
+            answers = _echoed(call, encoded.prompts)
         else:
-            rows_of = _read(call, trie, len(encoded.prompts))
-        spent = 0
-        async with aclosing(rows_of) as branches:
+            answers = _read(call, trie, len(encoded.prompts))
+        tokens = 0
+        async with aclosing(answers) as branches:
             async for index, rows in branches:
-                spent += len(encoded.prompts[index].tokens)
+                tokens += len(encoded.prompts[index].tokens)
                 yield _event(request, encoded, index, rows)
-        yield GroupCompleted(usage=GroupUsage(**_usage(spent), rounds=None))
+        yield GroupCompleted(usage=GroupUsage(**_usage(tokens), rounds=None))
 
     async def _encoder(self, call: Call) -> Encoder:
         model = call.request.model
-        if model not in self._known:
-            plain, longest = await call.tokens("a")
+        if model not in self._tokenizers:
+            plain, max_length = await call.tokens("a")
             special, _ = await call.tokens("a", special=True)
             at = next(
                 (
@@ -112,12 +112,12 @@ class CompletionsScorer:
                 ),
                 0,
             )
-            self._known[model] = special[:at], longest
-        prefix, longest = self._known[model]
-        return Encoder(call.encode, prefix, longest)
+            self._tokenizers[model] = special[:at], max_length
+        prefix, max_length = self._tokenizers[model]
+        return Encoder(call.encode, prefix, max_length)
 
     async def _probe(self, call: Call, encoder: Encoder) -> Literal["trie", "echo"]:
-        """Whether the server gives the rows of chosen tokens: asked once."""
+        """Whether the server returns the values of chosen tokens; requested once."""
         wanted = [0, 1]
         prompt = (await encoder.whole("a"))[-1:]
         found: Literal["trie", "echo"] = "echo"
@@ -127,9 +127,6 @@ class CompletionsScorer:
                 found = "trie"
         self._route = found
         return found
-
-
-_JSON: Mapping[str, str] = {"Content-Type": "application/json"}
 
 
 class Call:
@@ -177,12 +174,12 @@ class Call:
     def completing(
         self, body: Mapping[str, Any]
     ) -> AbstractAsyncContextManager[Answer]:
-        """A completion whose answer is read as it comes."""
+        """A completion whose answer is streamed."""
         content, headers = self._encode_body(self._salted(body))
         return self._http.open(
             "POST",
             "/v1/completions",
-            headers={**_JSON, "Accept": "text/event-stream", **headers},
+            headers={"Accept": "text/event-stream", **headers},
             content=content,
             group_id=self.request.group_id,
             on_response=self.request.on_response,
@@ -213,7 +210,7 @@ class Call:
     def _encode_body(self, body: Mapping[str, Any]) -> tuple[bytes, Mapping[str, str]]:
         request = self.request
         headers = {
-            # Two requests of one name at a time would be one to the engine.
+            # vLLM's engine takes concurrent requests of one id for the same request.
             "X-Request-ID": f"{request.request_id}-{self._sent}",
             "X-Session-ID": request.session_id,
             **request.extra_headers,
@@ -227,16 +224,16 @@ class Call:
 async def _read(
     call: Call, trie: Trie, count: int
 ) -> AsyncGenerator[tuple[int, list[Row]], None]:
-    """Each branch with its rows, as soon as they are in."""
-    left = list(range(count))
+    """Each branch with its logits rows, as soon as they have arrived."""
+    remaining = list(range(count))
     for pack in trie.packs():
         prompts = [(*trie.shared, *end) for end in pack.ends]
         trie.add(pack, await call.complete(prompts, list(pack.ids)))
-        done = [index for index in left if trie.complete(index)]
-        left = [index for index in left if index not in done]
+        done = [index for index in remaining if trie.complete(index)]
+        remaining = [index for index in remaining if index not in done]
         for index in done:
             yield index, trie.rows(index)
-    if left:
+    if remaining:
         raise InvalidResponseError(
             "The server's rows lack tokens that were asked for; serve with vLLM 0.32 "
             "or newer, or better with `radixflow serve`."
@@ -286,5 +283,5 @@ def _event(
 
 
 def _usage(prompt: int) -> dict[str, int]:
-    """Such a server does not tell what it read from its cache."""
+    """Such a server does not report what it read from its cache."""
     return {"prompt_tokens": prompt, "cached_tokens": 0, "computed_tokens": prompt}

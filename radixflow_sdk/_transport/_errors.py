@@ -1,7 +1,7 @@
 """httpx's exceptions and HTTP statuses, translated into ours.
 
-Every exception class that httpx exports stands in `_FOREIGN`; a test fails when httpx
-adds one.
+`_FOREIGN` lists every exception class that httpx exports; a test fails when httpx adds
+one.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httpx
+from pydantic import ValidationError
 
 from radixflow_sdk._transport._redact import Secrets
 from radixflow_sdk.exceptions import (
@@ -80,28 +81,28 @@ _FOREIGN: Mapping[type[Exception], type[APIError]] = {
 _UNREACHED = "check that the server runs and that base_url names it"
 _ADVICE: Mapping[type[APIError], str] = {
     APIConnectionError: _UNREACHED,
-    APITimeoutError: "raise Timeouts or send less at once",
+    APITimeoutError: "raise Timeouts or send fewer options at once",
     ConnectTimeoutError: _UNREACHED,
     StreamBrokenError: "try again",
     InvalidResponseError: "check that base_url names a RadixFlow server",
 }
 _SPEAKS_HTTP = "the server may speak http, so try http:// in place of https://"
-_OF_A_PROXY = {
-    502: "a proxy answered: no server behind it is up, or not yet",
-    503: "a proxy answered: no server behind it is up, or it takes no more for now",
-    504: "a proxy answered: the server behind it took longer than it waits",
+_PROXY_ADVICE = {
+    502: "a proxy answered: no server behind it is up yet",
+    503: "a proxy answered: no server behind it is up, or it is overloaded",
+    504: "a proxy answered: the server behind it exceeded the proxy's timeout",
 }
 NOT_VLLM = (
     "something answers there, but it is no vLLM server; check host, port and path"
 )
 
 
-class Wall:
-    """Translates what one request raises.
+class ErrorBoundary:
+    """Translates the exceptions of one request.
 
     Attributes:
         started: Set once the answer has begun.
-        secrets: Of the request; set once it is made.
+        secrets: Of the request; set once it is built.
     """
 
     def __init__(
@@ -114,11 +115,11 @@ class Wall:
         self._group_id = group_id
 
     @contextmanager
-    def guard(self) -> Iterator[None]:
-        """Let nothing of httpx out, and no secret.
+    def translate(self) -> Iterator[None]:
+        """Let no exception of httpx and no secret pass.
 
         Raises:
-            APIError: In place of what httpx raised, with the request's ids.
+            APIError: In place of httpx's exception, with the request's ids.
         """
         try:
             yield
@@ -129,14 +130,14 @@ class Wall:
             raise
         except tuple(_FOREIGN) as error:
             self.secrets.redact_error(error)
-            raise self._translate(error) from error
+            raise self._translated(error) from error
 
-    def _translate(self, error: Exception) -> APIError:
+    def _translated(self, error: Exception) -> APIError:
         ours = next(_FOREIGN[kind] for kind in type(error).__mro__ if kind in _FOREIGN)
         if self.started and ours is APIConnectionError:
             ours = StreamBrokenError
         detail = f": {error}" if str(error) else ""
-        # TLS has its own words for bytes that are none; its other troubles are its own.
+        # How OpenSSL reports a peer that answers a TLS handshake in plain HTTP.
         plain = "WRONG_VERSION_NUMBER" in detail or "RECORD_LAYER_FAILURE" in detail
         advice = _SPEAKS_HTTP if plain and not self.started else _ADVICE[ours]
         return ours(
@@ -146,8 +147,18 @@ class Wall:
         )
 
 
+def first_problem(error: ValidationError, *, show_input: bool = False) -> str:
+    """The first problem that pydantic found: where, what, and on request the value."""
+    detail = error.errors(
+        include_url=False, include_context=False, include_input=show_input
+    )[0]
+    path = ".".join(map(str, detail["loc"])) or "whole"
+    shown = f", got {repr(detail['input'])[:80]}" if show_input else ""
+    return f"{path}: {detail['msg']}{shown}"
+
+
 def check_open(client: httpx.AsyncClient) -> None:
-    """httpx itself answers a closed client with a bare RuntimeError.
+    """Refuse a closed httpx client, for which httpx raises a bare RuntimeError.
 
     Raises:
         ClientClosedError: The client is closed.
@@ -159,7 +170,7 @@ def check_open(client: httpx.AsyncClient) -> None:
 def status_error(
     status: int, headers: Mapping[str, str], body: bytes, *, url: str
 ) -> APIStatusError:
-    """The error for an answer with any status but 200."""
+    """The error for an answer with a status other than 200."""
     problem = _problem(body)
     code, message, field = (
         problem.get("code"),
@@ -168,16 +179,16 @@ def status_error(
     )
     code = code if isinstance(code, str) else None
     kind = _status_class(status, code, str(message), url)
-    said = "" if kind is AuthenticationError else _one_line(str(message or ""))
-    detail = f" ({said})" if said else ""
+    quoted = "" if kind is AuthenticationError else _one_line(str(message or ""))
+    detail = f" ({quoted})" if quoted else ""
     advice = _status_advice(kind)
     is_page = body.lstrip()[:1] == b"<"
-    if is_page and status in _OF_A_PROXY:
-        advice = _OF_A_PROXY[status]
+    if is_page and status in _PROXY_ADVICE:
+        advice = _PROXY_ADVICE[status]
     elif 300 <= status < 400:
         where = _one_line(headers.get("location", "elsewhere"))
         advice = f"it leads to {where}, so give base_url accordingly"
-    elif _is_strange(status, kind, url, is_page=is_page):
+    elif _is_not_vllm(status, kind, url, is_page=is_page):
         advice = NOT_VLLM
     return kind(
         f"{url} answered {status}{detail}; {advice}.",
@@ -190,7 +201,7 @@ def status_error(
 
 
 def _problem(body: bytes) -> Mapping[str, Any]:
-    """Our own error body, vLLM's, FastAPI's, or a proxy's page, as one shape."""
+    """An error body of ours, vLLM, FastAPI or a proxy, in one shape."""
     text = body.decode(errors="replace").strip()
     try:
         value = json.loads(body)
@@ -203,24 +214,24 @@ def _problem(body: bytes) -> Mapping[str, Any]:
 
 
 def _page_text(page: str) -> str:
-    """An HTML page's title, or all its words where it has none."""
+    """An HTML page's title, or its text where it has none."""
     title = _TITLE.search(page)
     return html.unescape(title[1] if title else _TAG.sub(" ", page))
 
 
 def _one_line(text: str) -> str:
-    """Short, and without what could move a terminal's cursor."""
+    """Short, on one line, and without control characters."""
     shown = "".join(c if c.isprintable() else " " for c in text[: 2 * _SHOWN])
     return " ".join(shown.split())[:_SHOWN]
 
 
-def _is_strange(
+def _is_not_vllm(
     status: int, kind: type[APIStatusError], url: str, *, is_page: bool
 ) -> bool:
-    """Whether no vLLM server answers so.
+    """Whether no vLLM server answers like this.
 
-    Every one has ``/v1/models`` and speaks of what it does not have in JSON. A proxy in
-    front of it may fail, refuse a key or a large body in words of its own.
+    Every one has ``/v1/models`` and reports missing paths in JSON. A proxy in front of
+    it may fail, or refuse a key or a large body, with a page of its own.
     """
     if url.endswith("/v1/models"):
         return not (kind.retryable or kind is AuthenticationError)
@@ -231,7 +242,7 @@ def _status_class(
     status: int, code: str | None, message: str, url: str
 ) -> type[APIStatusError]:
     if status == 404:
-        # vLLM's own body names the model in words and has the status as its code.
+        # vLLM's own body has the status as its code and names the model in its message.
         if code == "model_not_found" or "does not exist" in message:
             return ModelNotFoundError
         return PluginMissingError if url.endswith(_OURS) else InvalidRequestError
@@ -259,10 +270,10 @@ def _status_advice(kind: type[APIStatusError]) -> str:
         ModelNotFoundError: "name a served model, or leave model out",
         PluginMissingError: "the server has no RadixFlow plug-in, so start it with "
         "`radixflow serve MODEL`",
-        # The server said to shorten it.
+        # The server's message already asks to shorten the prompt.
         ContextTooLongError: "or serve with a larger --max-model-len",
         InvalidRequestError: "change the request",
-        TransientRequestError: "try again, with less at once where it was too slow",
+        TransientRequestError: "try again, with fewer options where it was too slow",
         RateLimitError: "wait and try again",
         UnsupportedError: "serve with `--logprobs-mode raw_logprobs`",
         ServerError: "see the server's log",
@@ -270,11 +281,11 @@ def _status_advice(kind: type[APIStatusError]) -> str:
 
 
 def retry_after(headers: Mapping[str, str], *, now: datetime) -> float | None:
-    """Seconds that the server asks to wait.
+    """Seconds that the server asks the client to wait.
 
     Args:
-        headers: ``retry-after-ms`` goes first; ``retry-after`` (RFC 9110, 10.2.3) is
-            whole seconds or an HTTP date. Anything else counts as not given.
+        headers: ``retry-after-ms`` takes precedence; ``retry-after`` (RFC 9110, 10.2.3)
+            is whole seconds or an HTTP date. Anything else is ignored.
         now: The time that a date is measured from.
     """
     milliseconds = headers.get("retry-after-ms", "").strip()

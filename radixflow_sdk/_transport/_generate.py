@@ -1,9 +1,8 @@
-"""Generated text after the branches of one document, by ``/v1/completions``.
+"""Generated text after the branches of one document, through ``/v1/completions``.
 
-``POST /v1/branches`` reads log-probabilities and generates nothing, so these groups
-take vLLM's own route: one streamed request for many prompts, with the ordinary prefix
-cache, and hints that name the group and its boundaries. A server that does not know
-hints ignores them.
+``POST /v1/branches`` generates nothing, so these groups use vLLM's own endpoint: one
+streamed request for many prompts, with the ordinary prefix cache, and hints that name
+the group and its boundaries. A server without RadixFlow ignores the hints.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ from radixflow_sdk._results import GroupUsage
 from radixflow_sdk._transport._boundary import Ids
 from radixflow_sdk._transport._completions import Call
 from radixflow_sdk._transport._http import Answer, HTTPSession
-from radixflow_sdk._transport._ndjson import read_lines
-from radixflow_sdk._transport._reads import MAX_ROWS, common_length
+from radixflow_sdk._transport._rows import MAX_ROWS, common_length, invalid_answer
 from radixflow_sdk.exceptions import (
     APIStatusError,
     InvalidResponseError,
@@ -38,6 +36,8 @@ from radixflow_sdk.exceptions import (
 )
 
 Prompt = str | Ids
+
+_PATH = "/v1/completions"
 
 _MAX_SIZE = 4 * 2**20
 """Characters, or token ids, of prompts in one request; one prompt may have more."""
@@ -48,7 +48,7 @@ _MAX_TEXT = 16 * 2**20
 async def stream_texts(
     http: HTTPSession, request: GroupRequest
 ) -> AsyncGenerator[BranchEvent, None]:
-    """Generate one group; yield each branch as it ends.
+    """Generate one group; yield each branch as it finishes.
 
     Raises:
         APIError: A request failed.
@@ -64,12 +64,12 @@ async def stream_texts(
         shared_tokens=shared,
         route="completions",
     )
-    spent = 0
+    tokens = 0
     for first, pack in _packs(prompts):
         async with aclosing(_generate(call, pack, boundaries)) as texts:
             async for place, text in texts:
                 index = request.branches[first + place].index
-                spent += text.prompt_tokens
+                tokens += text.prompt_tokens
                 yield BranchText(
                     index=index,
                     request_id=f"{text.request_id}-{place}",
@@ -80,9 +80,9 @@ async def stream_texts(
                 )
     yield GroupCompleted(
         usage=GroupUsage(
-            prompt_tokens=spent,
+            prompt_tokens=tokens,
             cached_tokens=0,
-            computed_tokens=spent,
+            computed_tokens=tokens,
             rounds=None,
         )
     )
@@ -92,9 +92,9 @@ async def stream_texts(
 
 
 async def _encode(call: Call) -> tuple[list[Prompt], Ids]:
-    """Each branch's prompt, and the prefix lengths at which prompts part.
+    """Each branch's prompt, and the prefix lengths at which prompts diverge.
 
-    The last one is the prefix that all branches share. None where nothing is known.
+    The last length is the prefix that all branches share; no lengths: not known.
     """
     request = call.request
     document, contents = request.document, [b.content for b in request.branches]
@@ -121,7 +121,7 @@ async def _encode(call: Call) -> tuple[list[Prompt], Ids]:
 
 
 async def _lengths(call: Call, document: str) -> Ids:
-    """Tokens of each prefix: only hints, so not knowing them is no error."""
+    """Tokens of each prefix. These are only hints, so a failure is ignored."""
     with suppress(APIStatusError, InvalidResponseError):
         if len(call.request.branches) > 1 or call.request.boundaries:
             ids, _ = await call.tokens(document, special=True)
@@ -130,14 +130,14 @@ async def _lengths(call: Call, document: str) -> Ids:
 
 
 async def _ends(call: Call, document: str, ids: Ids) -> Ids:
-    """Tokens of the document that end where its parts do, or before."""
+    """Number of document tokens that end at or before the end of each part."""
     prefixes = [document[:end] for end in call.request.boundaries]
     encoded = [(await call.tokens(text, special=True))[0] for text in prefixes]
     return tuple(common_length([ids, prefix]) for prefix in encoded)
 
 
 def _packs(prompts: Sequence[Prompt]) -> Iterator[tuple[int, list[Prompt]]]:
-    """What goes into one request: the place of its first prompt, and the prompts."""
+    """The prompts of each request, with the position of the first one."""
     first, pack, size = 0, list[Prompt](), 0
     for place, prompt in enumerate(prompts):
         if pack and (len(pack) == MAX_ROWS or size + len(prompt) > _MAX_SIZE):
@@ -169,29 +169,29 @@ def _body(call: Call, pack: Sequence[Prompt], boundaries: Ids) -> Mapping[str, A
     }
 
 
-# --- the stream, read -------------------------------------------------------------
+# --- the stream, parsed -----------------------------------------------------------
 
 
-class _Read(BaseModel):
+class _Model(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class _Choice(_Read):
+class _Choice(_Model):
     index: Annotated[int, Field(ge=0)]
     text: str
     finish_reason: str | None = None
 
 
-class _Usage(_Read):
+class _Usage(_Model):
     prompt_tokens: Annotated[int, Field(ge=0, lt=2**63)] = 0
     completion_tokens: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
 
-class _Failure(_Read):
+class _Failure(_Model):
     message: str = "no reason given"
 
 
-class _Chunk(_Read):
+class _Chunk(_Model):
     id: str = ""
     choices: list[_Choice] = Field(default_factory=list)
     usage: _Usage | None = None
@@ -200,7 +200,7 @@ class _Chunk(_Read):
 
 @dataclass(slots=True)
 class _Text:
-    """What is known of one branch."""
+    """One branch so far."""
 
     request_id: str = ""
     text: str = ""
@@ -209,12 +209,14 @@ class _Text:
     tokens: int = 0
 
     def add(self, choice: _Choice, chunk: _Chunk) -> bool:
-        """Add one piece; tell whether it was the last."""
+        """Add one piece; return whether it was the last."""
         if self.finish_reason:
-            raise _invalid("goes on with a branch that had ended")
+            raise invalid_answer(_PATH, "text after finish_reason")
         self.text += choice.text
         if len(self.text) > _MAX_TEXT:
-            raise _invalid(f"has more than {_MAX_TEXT} characters for one branch")
+            raise invalid_answer(
+                _PATH, f"more than {_MAX_TEXT} characters for one branch"
+            )
         self.request_id = chunk.id
         if chunk.usage is not None:
             self.prompt_tokens = chunk.usage.prompt_tokens
@@ -226,7 +228,7 @@ class _Text:
 async def _generate(
     call: Call, pack: Sequence[Prompt], boundaries: Ids
 ) -> AsyncGenerator[tuple[int, _Text], None]:
-    """Each prompt of one request with its text, as soon as it ends."""
+    """Each prompt of one request with its text, as soon as it finishes."""
     texts = [_Text() for _ in pack]
     done = False
     async with call.completing(_body(call, pack, boundaries)) as answer:
@@ -234,7 +236,9 @@ async def _generate(
             async for chunk in chunks:
                 for choice in chunk.choices:
                     if choice.index >= len(texts):
-                        raise _invalid(f"has choice {choice.index} of {len(texts)}")
+                        raise invalid_answer(
+                            _PATH, f"choice {choice.index} of {len(texts)}"
+                        )
                     text = texts[choice.index]
                     if text.add(choice, chunk):
                         text.request_id = answer.secrets.redact(text.request_id)
@@ -243,36 +247,28 @@ async def _generate(
         done = all(text.finish_reason for text in texts)
     if not done:
         raise StreamBrokenError(
-            "The server's answer ended before every branch had; try again."
+            "The server's answer ended before every branch was finished; try again."
         )
 
 
 async def _chunks(answer: Answer) -> AsyncGenerator[_Chunk, None]:
-    """Server-sent events up to ``[DONE]``, read on to the body's end."""
-    over = False
-    async with aclosing(read_lines(answer.chunks())) as lines:
+    """Server-sent events up to ``[DONE]``; the body is read to its end."""
+    done = False
+    async with aclosing(answer.lines()) as lines:
         async for line in lines:
             data = line.strip().removeprefix(b"data:").strip()
-            if over or not data or data.startswith(b":"):
+            if done or not data or data.startswith(b":"):
                 continue
             if data == b"[DONE]":
-                over = True
+                done = True
                 continue
             try:
                 chunk = _Chunk.model_validate_json(data)
             except ValidationError as error:
-                first = error.errors(include_url=False, include_input=False)[0]
-                path = ".".join(map(str, first["loc"])) or "whole"
-                raise _invalid(f"is not vLLM's ({path}: {first['msg']})") from None
+                raise invalid_answer(_PATH, error) from None
             if chunk.error is not None:
                 raise StreamBrokenError(
                     f"The server ended its answer: {chunk.error.message[:300]}; try "
                     "again."
                 )
             yield chunk
-
-
-def _invalid(what: str) -> InvalidResponseError:
-    return InvalidResponseError(
-        f"The server's answer to /v1/completions {what}; serve with vLLM 0.32 or newer."
-    )

@@ -1,7 +1,7 @@
-"""Requests to one server: its URL, its key and its connections.
+"""Requests to one server: its URL, its key, its connections, and the bodies it sends.
 
-What httpx raises becomes ours at the `Wall`. An answer with another status than 200, or
-of unexpected size, is an error.
+Foreign exceptions become ours at the `ErrorBoundary`. An answer with a status other
+than 200, or of unexpected size, is an error.
 """
 
 from __future__ import annotations
@@ -13,67 +13,137 @@ from typing import TypeAlias, TypeVar
 import anyio
 import httpx
 
-from radixflow_sdk._config import Settings, Timeouts, check_kind
+from radixflow_sdk._config import Settings
 from radixflow_sdk._events import OnResponse, RawResponse
-from radixflow_sdk._transport._errors import Wall, check_open, status_error
+from radixflow_sdk._transport._errors import ErrorBoundary, check_open, status_error
 from radixflow_sdk._transport._redact import Secrets
-from radixflow_sdk.exceptions import APIStatusError, InvalidResponseError
+from radixflow_sdk._validate import check_kind
+from radixflow_sdk.exceptions import (
+    APIStatusError,
+    InvalidResponseError,
+    StreamBrokenError,
+)
 
 T = TypeVar("T")
 
 HTTPClient: TypeAlias = httpx.AsyncClient
 
-# An error body is for people; a stray answer of gigabytes is not read to its end.
 _MAX_ERROR_BYTES = 64 * 2**10
-# The rows of a prompt of 100,000 tokens, as vLLM's completions spell them: about 20 MB.
+# The logits rows of a prompt of 100,000 tokens, as vLLM's completions spell them, take
+# about 20 MB.
 _MAX_BYTES = 64 * 2**20
-
-_NOTHING = httpx.ByteStream(b"")
+# A branch of 100,000 tokens needs about 3 MB.
+MAX_LINE_BYTES = 16 * 2**20
 
 IDLE_SECONDS = 4.0
-"""How long a connection may lie idle and be used again.  vLLM's server closes it after
-5; one that is used as it closes costs a request."""
+"""How long an idle connection is kept. vLLM's server closes one after 5 s, and a
+connection that closes as a request is sent costs that request."""
 
 
 class Answer:
-    """An answer's body, read once.
+    """The body of an answer, iterated once, chunk by chunk.
 
     Args:
-        found: httpx's answer.
+        response: httpx's response.
         secrets: Of the request.
-        keep: Whether to keep what is read.
+        keep: Whether to keep the bytes that are read.
 
     Attributes:
-        secrets: What it must not get repeated.
-        kept: What was read.
+        secrets: Of the request; redact them in what the server says.
+        kept: The bytes read so far, with ``keep``.
     """
 
-    def __init__(self, found: httpx.Response, secrets: Secrets, *, keep: bool) -> None:
+    def __init__(
+        self, response: httpx.Response, secrets: Secrets, *, keep: bool
+    ) -> None:
         self.secrets = secrets
         self.kept = bytearray()
-        self._chunks = found.aiter_bytes()
+        self._chunks = response.aiter_bytes()
         self._keep = keep
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it comes, decoded."""
-        return self if self._keep else self._chunks
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
 
     async def __anext__(self) -> bytes:
         chunk = await anext(self._chunks)
-        self.kept += chunk
+        if self._keep:
+            self.kept += chunk
         return chunk
+
+    async def lines(self) -> AsyncGenerator[bytes, None]:
+        """Each line as soon as it is complete, without its line break.
+
+        Raises:
+            InvalidResponseError: A line is longer than `MAX_LINE_BYTES`.
+            StreamBrokenError: The last line was cut.
+        """
+        reader = LineReader()
+        async for chunk in self:
+            for line in reader.feed(chunk):
+                yield line
+        reader.close()
+
+    async def read(self, limit: int) -> bytes:
+        """The body; where it is longer than ``limit``, a little more than that."""
+        body = bytearray()
+        async for chunk in self:
+            body += chunk
+            if len(body) > limit:
+                break
+        return bytes(body)
+
+
+class LineReader:
+    """Splits chunks into lines of bounded length; each byte is scanned once."""
+
+    def __init__(self, max_line_bytes: int = MAX_LINE_BYTES) -> None:
+        self._max_line_bytes = max_line_bytes
+        self._rest = bytearray()
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Take a chunk; return the lines that it completes.
+
+        Raises:
+            InvalidResponseError: A line is longer than the bound.
+        """
+        *lines, rest = chunk.split(b"\n")
+        if lines:
+            lines[0] = bytes(self._rest) + lines[0]
+            self._rest.clear()
+        self._rest += rest
+        longest = max(map(len, (*lines, self._rest)))
+        if longest > self._max_line_bytes:
+            raise InvalidResponseError(
+                f"The server sent a line of {longest} bytes or more, above the bound "
+                f"of {self._max_line_bytes}; ask for fewer tokens or labels."
+            )
+        return lines
+
+    def close(self) -> None:
+        """The body has ended.
+
+        Raises:
+            StreamBrokenError: It ended inside a line.
+        """
+        if self._rest:
+            raise StreamBrokenError(
+                f"The server's answer was cut inside a line, after {len(self._rest)} "
+                "bytes of it; try again."
+            )
 
 
 class HTTPSession:
-    """Asks one server.
+    """Sends requests to one server.
+
+    httpx's own pool checks every connection for every other one on each request, and a
+    request that is canceled inside it can leave it stuck (httpcore#1093). Here an httpx
+    client carries one request at a time, is reused for the next one, and is closed
+    after an error. The callers bound the number of clients: the dispatcher admits a
+    limited number of groups.
 
     Args:
-        settings: Where the server is.
-        http_client: Used as it is and left open; None makes one that is closed with
-            this.
+        settings: The key and the timeouts.
+        http_client: Used as it is and left open; None makes clients as needed.
         base_url: One of the settings' servers; None: the first.
     """
 
@@ -84,10 +154,18 @@ class HTTPSession:
         http_client: HTTPClient | None = None,
         base_url: str | None = None,
     ) -> None:
+        if http_client is not None:
+            check_kind("http_client", http_client, httpx.AsyncClient)
         self._base_url = base_url or settings.base_urls[0]
-        self._urls: dict[str, httpx.URL] = {}  # httpx takes long to read one
+        self._urls: dict[str, httpx.URL] = {}  # parsing a URL is slow in httpx
         self._api_key = settings.api_key
-        self._pool = Pool(settings.timeouts, http_client)
+        limits = settings.timeouts
+        self._timeout = httpx.Timeout(
+            connect=limits.connect, read=limits.read, write=limits.write, pool=None
+        )
+        self._given = http_client
+        self._idle: list[HTTPClient] = []
+        self._verify = None if http_client else httpx.create_ssl_context()
 
     @asynccontextmanager
     async def open(
@@ -100,11 +178,11 @@ class HTTPSession:
         group_id: str | None = None,
         on_response: OnResponse | None = None,
     ) -> AsyncGenerator[Answer, None]:
-        """An answer of status 200, its body unread.
+        """An answer with status 200, its body unread.
 
         Args:
-            method: HTTP's.
-            path: Where on the server.
+            method: The HTTP method.
+            path: The path on the server.
             headers: Sent, with the key.
             content: The body to send.
             group_id: For errors.
@@ -114,40 +192,42 @@ class HTTPSession:
             APIError: There is none, or it breaks while it is read.
         """
         url = f"{self._base_url}{path}"
-        wall = Wall(url, request_id=headers.get("X-Request-ID"), group_id=group_id)
+        boundary = ErrorBoundary(
+            url, request_id=headers.get("X-Request-ID"), group_id=group_id
+        )
+        if content is not None:
+            headers = {"Content-Type": "application/json", **headers}
         if self._api_key is not None:
             headers = {**headers, "Authorization": f"Bearer {self._api_key}"}
-        with wall.guard():
-            async with self._pool.client() as client:
+        with boundary.translate():
+            async with self._client() as client:
                 sent = client.build_request(
                     method, self._parsed(url), content=content, headers=headers
                 )
-                wall.secrets = Secrets(sent.headers.raw)
-                async with _sent(client, sent) as found:
-                    answer = Answer(found, wall.secrets, keep=on_response is not None)
+                boundary.secrets = Secrets(sent.headers.raw)
+                async with _send(client, sent) as response:
+                    answer = Answer(
+                        response, boundary.secrets, keep=on_response is not None
+                    )
                     try:
-                        await _check_status(found, answer, url)
-                        wall.started = True
+                        await _check_status(response, answer, url)
+                        boundary.started = True
                         yield answer
                     finally:
                         if on_response is not None:
-                            on_response(_raw(found, answer, headers, url, group_id))
-
-    def _parsed(self, url: str) -> httpx.URL:
-        if url not in self._urls:
-            self._urls[url] = httpx.URL(url)
-        return self._urls[url]
+                            on_response(_raw(response, answer, headers, url, group_id))
 
     async def get(self, path: str, read: Callable[[bytes], T]) -> T:
-        """The body of a ``GET``, as ``read`` reads it.
+        """The body of a ``GET``, parsed by ``read``.
 
         Raises:
-            APIError: The server could not be asked, or ``read`` raises one.
+            APIError: The request failed, or ``read`` raises one.
         """
-        # Of a router's replicas always the same one: it may be asked again, to compare.
+        # A constant session: a router sends repeated questions to the same replica, so
+        # that their answers can be compared.
         headers = {"Accept": "application/json", "X-Session-ID": "radixflow"}
-        async with self.open("GET", path, headers=headers) as it:
-            return read(await _read_whole(it, path))
+        async with self.open("GET", path, headers=headers) as answer:
+            return read(await _read_whole(answer, path))
 
     async def post(
         self,
@@ -159,119 +239,33 @@ class HTTPSession:
         group_id: str | None = None,
         on_response: OnResponse | None = None,
     ) -> T:
-        """The body that answers a ``POST`` of JSON, as ``read`` reads it.
+        """The body that answers a ``POST`` of JSON, parsed by ``read``.
 
         Raises:
-            APIError: The server could not be asked, or ``read`` raises one.
+            APIError: The request failed, or ``read`` raises one.
         """
-        headers = {
-            "Accept": "application/json",
-            "Content-Type": "application/json",
-            **headers,
-        }
         async with self.open(
             "POST",
             path,
-            headers=headers,
+            headers={"Accept": "application/json", **headers},
             content=content,
             group_id=group_id,
             on_response=on_response,
-        ) as it:
-            return read(await _read_whole(it, path))
+        ) as answer:
+            return read(await _read_whole(answer, path))
 
     async def aclose(self) -> None:
-        """Close the connections, unless they belong to the caller's client."""
-        await self._pool.aclose()
+        """Close the idle clients; a client in use closes when its request ends."""
+        while self._idle:
+            await self._idle.pop().aclose()
 
-
-@asynccontextmanager
-async def _sent(
-    client: HTTPClient, request: httpx.Request
-) -> AsyncGenerator[httpx.Response, None]:
-    found = await client.send(request, stream=True)
-    try:
-        async with aclosing(found):
-            yield found
-    finally:
-        # It and its stream hold one another; see `RetryingTransport.stream`.
-        found.stream = _NOTHING
-
-
-async def _check_status(found: httpx.Response, answer: Answer, url: str) -> None:
-    if found.status_code != 200:
-        body = await _read(answer, _MAX_ERROR_BYTES)
-        raise status_error(found.status_code, found.headers, body, url=url)
-
-
-def _raw(
-    found: httpx.Response,
-    answer: Answer,
-    sent: Mapping[str, str],
-    url: str,
-    group_id: str | None,
-) -> RawResponse:
-    named = answer.secrets.redact(found.headers.get("x-request-id", ""))
-    return RawResponse(
-        request_id=named or sent.get("X-Request-ID"),
-        group_id=group_id,
-        url=url,
-        status=found.status_code,
-        headers=dict(found.headers),
-        body=bytes(answer.kept),
-    )
-
-
-async def _read_whole(answer: Answer, path: str) -> bytes:
-    body = await _read(answer, _MAX_BYTES)
-    if len(body) > _MAX_BYTES:
-        raise InvalidResponseError(
-            f"The server answered {path} with more than {_MAX_BYTES} bytes; ask for "
-            "less at once."
-        )
-    return body
-
-
-async def _read(answer: Answer, most: int) -> bytes:
-    """The body, or a little more than ``most`` bytes of it."""
-    body = bytearray()
-    async for chunk in answer.chunks():
-        body += chunk
-        if len(body) > most:
-            break
-    return bytes(body)
-
-
-# --- connections ----------------------------------------------------------------------
-
-
-class Pool:
-    """Lends httpx clients: one for each request under way, used again when it is over.
-
-    httpx's own pool looks at every connection for every other one on each request, and
-    a request that is cancelled inside it can leave it stuck (httpcore#1093). Here a
-    client carries one request at a time, and a client that saw an error is closed.
-    The number of clients is bounded by the callers: a group needs a turn first.
-
-    Args:
-        timeouts: For the clients that it makes.
-        http_client: Lent to all, and left open; None makes clients as needed.
-    """
-
-    def __init__(self, timeouts: Timeouts, http_client: HTTPClient | None) -> None:
-        self._timeout = httpx.Timeout(
-            connect=timeouts.connect,
-            read=timeouts.read,
-            write=timeouts.write,
-            pool=None,
-        )
-        if http_client is not None:
-            check_kind("http_client", http_client, httpx.AsyncClient)
-        self._given = http_client
-        self._idle: list[HTTPClient] = []
-        self._verify = None if http_client else httpx.create_ssl_context()
+    def _parsed(self, url: str) -> httpx.URL:
+        if url not in self._urls:
+            self._urls[url] = httpx.URL(url)
+        return self._urls[url]
 
     @asynccontextmanager
-    async def client(self) -> AsyncGenerator[HTTPClient, None]:
+    async def _client(self) -> AsyncGenerator[HTTPClient, None]:
         """A client for one request.
 
         Raises:
@@ -281,29 +275,72 @@ class Pool:
             check_open(self._given)
             yield self._given
             return
-        client = self._idle.pop() if self._idle else self._make()
-        whole = False
+        client = self._idle.pop() if self._idle else self._make_client()
+        reusable = False
         try:
             yield client
-            whole = True
+            reusable = True
         except APIStatusError:
-            whole = True  # an answer like another
+            reusable = True  # the connection is sound: the server answered
             raise
         finally:
-            if whole:
+            if reusable:
                 self._idle.append(client)
             else:
                 with anyio.CancelScope(shield=True):
                     await client.aclose()
 
-    async def aclose(self) -> None:
-        """Close the clients that are not lent; the others close when they come back."""
-        while self._idle:
-            await self._idle.pop().aclose()
-
-    def _make(self) -> HTTPClient:
+    def _make_client(self) -> HTTPClient:
         return httpx.AsyncClient(
             timeout=self._timeout,
             limits=httpx.Limits(max_connections=1, keepalive_expiry=IDLE_SECONDS),
             verify=self._verify or True,
         )
+
+
+@asynccontextmanager
+async def _send(
+    client: HTTPClient, request: httpx.Request
+) -> AsyncGenerator[httpx.Response, None]:
+    response = await client.send(request, stream=True)
+    try:
+        async with aclosing(response):
+            yield response
+    finally:
+        # httpx's response and its stream reference each other. Break the cycle, so that
+        # the body is freed now and not by the garbage collector.
+        response.stream = httpx.ByteStream(b"")
+
+
+async def _check_status(response: httpx.Response, answer: Answer, url: str) -> None:
+    if response.status_code != 200:
+        body = await answer.read(_MAX_ERROR_BYTES)
+        raise status_error(response.status_code, response.headers, body, url=url)
+
+
+def _raw(
+    response: httpx.Response,
+    answer: Answer,
+    sent: Mapping[str, str],
+    url: str,
+    group_id: str | None,
+) -> RawResponse:
+    named = answer.secrets.redact(response.headers.get("x-request-id", ""))
+    return RawResponse(
+        request_id=named or sent.get("X-Request-ID"),
+        group_id=group_id,
+        url=url,
+        status=response.status_code,
+        headers=dict(response.headers),
+        body=bytes(answer.kept),
+    )
+
+
+async def _read_whole(answer: Answer, path: str) -> bytes:
+    body = await answer.read(_MAX_BYTES)
+    if len(body) > _MAX_BYTES:
+        raise InvalidResponseError(
+            f"The server answered {path} with more than {_MAX_BYTES} bytes; ask for "
+            "less at once."
+        )
+    return body

@@ -1,9 +1,8 @@
 """Redact secret request headers from errors and events.
 
-A server, or a proxy before it, may quote what it was sent: in an error page, in a
-branch's failure, in a line that is no HTTP at all. Errors, with everything in their
-chain, and events pass through here. Texts that a model wrote and raw answers are
-results, and stay as they are.
+A server, or a proxy in front of it, may quote what it received: in an error page, in a
+branch's failure, in a line that is not HTTP. Errors with their whole chain, and events,
+are redacted. Generated texts and raw answers are results and stay unchanged.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from radixflow_sdk._messages import (
 T = TypeVar("T")
 E = TypeVar("E", bound=BranchEvent)
 
-# What every request has, or is meant for all to see. Any other header may be a secret.
+# Headers that every request has, or that are public. Any other may be a secret.
 _PUBLIC = {
     *(b"accept", b"accept-encoding", b"accept-language", b"user-agent", b"host"),
     *(b"content-type", b"content-length", b"transfer-encoding", b"connection"),
@@ -33,12 +32,12 @@ _PUBLIC = {
     *(b"x-request-id", b"x-session-id", b"x-data-parallel-rank"),
 }
 _CREDENTIALS = (b"authorization", b"proxy-authorization")
-_CUT = "***"
-# Shorter values of other headers are flags; cutting them out would eat whole messages.
-_LEAST = 4
-# A message may be cut off: that much of a secret's beginning counts as the secret.
-_BEGINNING = 8
-_SERVERS_WORDS: Mapping[type[object], tuple[str, ...]] = {
+_REPLACEMENT = "***"
+# Shorter values are flags; redacting them would destroy whole messages.
+_MIN_LENGTH = 4
+# A message may be truncated: so many leading characters count as the secret.
+_PREFIX = 8
+_SERVER_FIELDS: Mapping[type[object], tuple[str, ...]] = {
     GroupStarted: ("request_id", "model"),
     BranchResult: ("request_id",),
     BranchFailed: ("request_id", "code", "message"),
@@ -49,34 +48,34 @@ class Secrets:
     """The secrets of one request.
 
     Args:
-        headers: Names and values as they are sent; read when first needed.
+        headers: Names and values as they are sent; read on first use.
     """
 
     def __init__(self, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
         self._headers = headers
 
     @cached_property
-    def _spelled(self) -> tuple[str, ...]:
-        """Longest first: one may hold another."""
-        found = {s for value in _values(self._headers) for s in _spellings(value)}
+    def _spellings(self) -> tuple[str, ...]:
+        """Longest first, since one may contain another."""
+        found = {s for value in _values(self._headers) for s in _spell(value)}
         return tuple(sorted(found, key=len, reverse=True))
 
     def redact(self, text: str) -> str:
-        """A text without them."""
-        for secret in self._spelled:
-            text = _cut(text, secret)
+        """The text with every secret replaced."""
+        for secret in self._spellings:
+            text = _replace(text, secret)
         return text
 
     def redact_event(self, event: E) -> E:
-        """An event without them in what the server says of itself."""
-        if not self._spelled:
+        """The event with every secret replaced in the server's ids and messages."""
+        if not self._spellings:
             return event
-        said = {n: getattr(event, n) for n in _SERVERS_WORDS.get(type(event), ())}
+        said = {n: getattr(event, n) for n in _SERVER_FIELDS.get(type(event), ())}
         shown: dict[str, Any] = {name: self.redact(text) for name, text in said.items()}
         return event if shown == said else replace(event, **shown)
 
     def redact_error(self, error: BaseException) -> None:
-        """Take them out of an error, and of every error behind it."""
+        """Replace every secret in an error and in every error of its chain."""
         seen: set[int] = set()
         left = [error]
         while left:
@@ -84,14 +83,14 @@ class Secrets:
             seen.add(id(one))
             self._redact_one(one)
             for link in ("__cause__", "__context__"):
-                behind = getattr(one, link)
-                if behind is None or id(behind) in seen:
+                linked = getattr(one, link)
+                if linked is None or id(linked) in seen:
                     continue
-                self._redact_one(behind)
-                if self._shows(behind):  # its text is not in its `args`
+                self._redact_one(linked)
+                if self._shows(linked):  # its text is not built from its `args`
                     setattr(one, link, None)
                 else:
-                    left.append(behind)
+                    left.append(linked)
 
     def _redact_one(self, error: BaseException) -> None:
         args = tuple(self._plain(value) for value in error.args)
@@ -120,15 +119,15 @@ def _values(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[str]:
         value = sent.decode("latin-1")
         scheme, _, rest = value.partition(" ")
         if name in _CREDENTIALS and rest:
-            yield rest  # an API key may be as short as it likes
+            yield rest  # an API key of any length
         parts = [value, rest if scheme.isalpha() else ""]
         if name == b"cookie":
             parts += [part.partition("=")[2] for part in value.split("; ")]
-        yield from (part for part in parts if len(part) >= _LEAST)
+        yield from (part for part in parts if len(part) >= _MIN_LENGTH)
 
 
-def _spellings(secret: str) -> set[str]:
-    """As it is, and as JSON and ``repr`` spell it, one inside the other too."""
+def _spell(secret: str) -> set[str]:
+    """The secret as it is, and as JSON and ``repr`` escape it, nested once."""
     found = {secret}
     for _ in range(2):
         found |= {json.dumps(one)[1:-1] for one in found}
@@ -136,13 +135,13 @@ def _spellings(secret: str) -> set[str]:
     return found
 
 
-def _cut(text: str, secret: str) -> str:
-    beginning = secret[:_BEGINNING]
-    at, last, kept = text.find(beginning), 0, list[str]()
+def _replace(text: str, secret: str) -> str:
+    prefix = secret[:_PREFIX]
+    at, last, kept = text.find(prefix), 0, list[str]()
     while at >= 0:
-        kept += text[last:at], _CUT
-        # No more of the text than the secret's length: a server may say it often.
+        kept += text[last:at], _REPLACEMENT
+        # Compare no more than the secret's length: the text may repeat it often.
         pairs = zip(text[at : at + len(secret)], secret, strict=False)
         last = at + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        at = text.find(beginning, last)
+        at = text.find(prefix, last)
     return "".join([*kept, text[last:]])

@@ -1,8 +1,8 @@
-"""Sends again what is missing of a group: tenacity, configured by a `RetryPolicy`.
+"""Retries: tenacity, configured by a `RetryPolicy`, resends the missing branches.
 
-One policy's attempts are one group's budget, whatever went wrong in between; finished
-branches are kept and never sent twice. To its caller a group shows a start for each
-request, each branch once, and one end.
+The policy's attempts are the group's budget, whatever fails; finished branches are
+kept and never sent twice. The caller receives a start for each request, each branch
+once, and one end.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from radixflow_sdk._messages import (
     GroupStarted,
 )
 from radixflow_sdk._plan import new_request_id
-from radixflow_sdk._results import GroupUsage, Usage
+from radixflow_sdk._results import GroupUsage, Usage, sum_usage
 from radixflow_sdk._transport._base import Emit, Transport
 from radixflow_sdk.exceptions import (
     APIError,
@@ -44,13 +44,13 @@ logger = logging.getLogger("radixflow")
 
 
 class RetryingTransport:
-    """Retries what its inner transport failed to bring back.
+    """Retries the requests of its inner transport.
 
     Args:
-        inner: Carries each single request.
-        policy: How often, and how patiently.
-        emit: Called when a request is sent and when it is over.
-        sleep: Waits that many seconds; tests put a clock of their own here.
+        inner: Sends each request.
+        policy: Number of attempts, and the waits between them.
+        emit: Called when a request is sent and when it ends.
+        sleep: Waits that many seconds; replaced in tests.
         uniform: Draws from [0, 1).
     """
 
@@ -69,56 +69,57 @@ class RetryingTransport:
         self._sleep = sleep
         self._uniform = uniform
 
-    async def ask(self, question: Callable[[Transport], Awaitable[T]]) -> T:
-        """Ask for something other than a group, such as the served models.
+    async def query(self, query: Callable[[Transport], Awaitable[T]]) -> T:
+        """Request something other than a group, such as the served models.
 
         Raises:
-            APIError: The server could not be asked within the policy's attempts.
+            APIError: The last attempt failed, or one failed without being retryable.
         """
         async for attempt in self._attempts("-"):
             with attempt:
-                return await question(self._inner)
+                return await query(self._inner)
         raise AssertionError("tenacity raises when the attempts are used up")
 
     async def stream(self, request: GroupRequest) -> AsyncGenerator[BranchEvent, None]:
-        """Send a group, and again what is missing of it.
+        """Send a group, and resend its missing branches.
 
         Raises:
-            APIError: The last attempt failed, or one failed in a way that is not worth
-                repeating.
+            APIError: The last attempt failed, or one failed without being retryable.
         """
-        progress = _Progress(request)
+        ledger = _Ledger(request)
+        requests = ledger.requests()
         attempts = self._attempts(request.group_id)
         try:
             async for attempt in attempts:
-                sent = progress.next_request()
+                sent = next(requests)
                 number = attempt.retry_state.attempt_number
-                with attempt, self._reported(sent, number, progress):
+                with attempt, self._reported(sent, number, ledger):
                     try:
                         async with aclosing(self._inner.stream(sent)) as events:
                             async for event in events:
-                                for new in progress.add(event):
-                                    yield new
+                                if ledger.add(event):
+                                    yield event
                     except APIError as error:
-                        # Cut behind its last branch, an answer has lost nothing.
-                        if progress.missing or not error.retryable:
+                        # An answer that is cut after its last branch is complete.
+                        if ledger.missing or not error.retryable:
                             raise
-                    progress.check()
+                    ledger.check()
         except BranchError:
-            # The budget is used up: what failed last is how those branches end.
+            # No attempt is left: the last failures are final.
             logger.info("group %s: retries are used up", request.group_id)
         finally:
-            # It and its state hold one another, and all of the group, until the garbage
-            # collector comes: a pause of the event loop that grows with the groups.
+            # tenacity's object and its call state reference each other, which keeps the
+            # whole group alive until the garbage collector runs and stalls the event
+            # loop. Empty the object to break the cycle.
             vars(attempts).clear()
-        for event in progress.end():
+        for event in ledger.end():
             yield event
 
     @contextmanager
     def _reported(
-        self, request: GroupRequest, attempt: int, progress: _Progress
+        self, request: GroupRequest, attempt: int, ledger: _Ledger
     ) -> Iterator[None]:
-        """Tell of a request, and of how it ended."""
+        """Emit the events of a request: sent, and ended."""
         began = anyio.current_time()
         failed: BaseException | None = None
         self._emit(
@@ -143,7 +144,7 @@ class RetryingTransport:
                     attempt=attempt,
                     elapsed=anyio.current_time() - began,
                     error=failed,
-                    backlog=progress.backlog,
+                    backlog=ledger.backlog,
                 )
             )
 
@@ -183,90 +184,74 @@ def _is_retryable(error: BaseException) -> bool:
     return isinstance(error, RadixFlowError) and error.retryable
 
 
-class _Progress:
-    """What is still missing of one group, and what the group has cost so far.
+class _Ledger:
+    """The missing branches of one group, and the usage of its requests so far.
 
     Attributes:
         missing: Branches without a final answer, by index.
-        backlog: What the server said with the last answer.
+        backlog: What the last answer reported.
     """
 
     def __init__(self, request: GroupRequest) -> None:
         self._request = request
         self.missing = {branch.index: branch for branch in request.branches}
         self.backlog: float | None = None
-        self._held: dict[int, BranchFailed] = {}
-        self._spent: list[GroupUsage] = []
-        self._open: list[Usage] = []
-        self._sent = 0
+        self._retryable: dict[int, BranchFailed] = {}
+        self._requests: list[GroupUsage] = []
+        self._branches: list[Usage] = []  # of a request that has not completed
 
-    def next_request(self) -> GroupRequest:
-        """The missing branches, in a request with an id of its own."""
-        if self._open:  # the last request broke: its own sums never came
-            self._spent.append(_sum_of_branches(self._open))
-            self._open = []
-        self._held = {}
-        self.backlog = None
-        self._sent += 1
-        return replace(
-            self._request,
-            branches=tuple(self.missing.values()),
-            request_id=self._request.request_id
-            if self._sent == 1
-            else new_request_id(),
-        )
+    def requests(self) -> Iterator[GroupRequest]:
+        """The group, then its missing branches, each time under a new request id."""
+        request = self._request
+        while True:
+            self._retryable = {}
+            self.backlog = None
+            yield replace(request, branches=tuple(self.missing.values()))
+            self._close_request()
+            request = replace(request, request_id=new_request_id())
 
-    def add(self, event: BranchEvent) -> Iterator[BranchEvent]:
-        """Note one event; yield what can be passed on at once."""
-        if isinstance(event, GroupCompleted):
-            self._spent.append(event.usage)
-            self.backlog = event.backlog
-            self._open = []
-        elif isinstance(event, BranchFailed) and event.retryable:
-            self._held[event.index] = event
-        else:
-            if isinstance(event, BranchResult):
-                self._open.append(event.usage)
-            elif isinstance(event, BranchText):
-                spent = event.prompt_tokens
-                self._open.append(
-                    Usage(prompt_tokens=spent, cached_tokens=0, computed_tokens=spent)
+    def add(self, event: BranchEvent) -> bool:
+        """Record one event; return whether it is final and goes to the caller."""
+        match event:
+            case GroupCompleted():
+                self._requests.append(event.usage)
+                self._branches = []
+                self.backlog = event.backlog
+                return False
+            case BranchFailed(retryable=True):
+                self._retryable[event.index] = event
+                return False
+            case BranchResult():
+                self._branches.append(event.usage)
+            case BranchText(prompt_tokens=tokens):
+                usage = Usage(
+                    prompt_tokens=tokens, cached_tokens=0, computed_tokens=tokens
                 )
-            if not isinstance(event, GroupStarted):
-                self.missing.pop(event.index, None)
-            yield event
+                self._branches.append(usage)
+        if not isinstance(event, GroupStarted):
+            self.missing.pop(event.index, None)
+        return True
 
     def check(self) -> None:
-        """Ask for another attempt where a branch failed retryably.
+        """Request another attempt where a branch failed retryably.
 
         Raises:
             BranchError: One did.
         """
-        for failed in self._held.values():
+        for failed in self._retryable.values():
             raise BranchError(failed.message, code=failed.code, retryable=True)
 
     def end(self) -> Iterator[BranchEvent]:
         """The failures that no attempt is left for, and the end of the group."""
-        yield from self._held.values()
-        if self._open:
-            self._spent.append(_sum_of_branches(self._open))
-        yield GroupCompleted(usage=_sum_of_groups(self._spent))
+        yield from self._retryable.values()
+        self._close_request()
+        rounds = [usage.rounds for usage in self._requests]
+        known = [number for number in rounds if number is not None]
+        total = sum(known) if len(known) == len(rounds) else None
+        yield GroupCompleted(usage=sum_usage(self._requests, rounds=total))
 
-
-def _sum_of_branches(usages: list[Usage]) -> GroupUsage:
-    return GroupUsage(
-        prompt_tokens=sum(usage.prompt_tokens for usage in usages),
-        cached_tokens=sum(usage.cached_tokens for usage in usages),
-        computed_tokens=sum(usage.computed_tokens for usage in usages),
-        rounds=None,
-    )
-
-
-def _sum_of_groups(usages: list[GroupUsage]) -> GroupUsage:
-    rounds = [usage.rounds for usage in usages if usage.rounds is not None]
-    return GroupUsage(
-        prompt_tokens=sum(usage.prompt_tokens for usage in usages),
-        cached_tokens=sum(usage.cached_tokens for usage in usages),
-        computed_tokens=sum(usage.computed_tokens for usage in usages),
-        rounds=sum(rounds) if len(rounds) == len(usages) else None,
-    )
+    def _close_request(self) -> None:
+        """Count the branches of a request that broke before it reported its usage."""
+        if self._branches:
+            self._requests.append(sum_usage(self._branches))
+            self._branches = []

@@ -1,6 +1,6 @@
 """The command line: ``radixflow score``, ``serve``, ``doctor``, ``bench`` and others.
 
-One module for each command; `_shared` has what they share.
+One module for each command.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _radixflow(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", is_eager=True, callback=_show_version, help="Say which it is."
+            "--version", is_eager=True, callback=_show_version, help="Show the version."
         ),
     ] = False,
 ) -> None:
@@ -61,7 +61,7 @@ for _name, _run, _help in (
     (
         "serve",
         passthrough.serve,
-        "Start a server; all that follows is the server's (try --help).",
+        "Start a server; all arguments go to the server (try --help).",
     ),
     (
         "replay",

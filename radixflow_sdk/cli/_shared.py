@@ -1,8 +1,7 @@
-"""What the commands share: options, and the sentences of errors."""
+"""Shared by the commands: options, files, and errors as sentences."""
 
 from __future__ import annotations
 
-import re
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -18,14 +17,14 @@ from radixflow_sdk.exceptions import InvalidInputError, RadixFlowError
 
 
 class ScoringName(StrEnum):
-    """What is read from the model."""
+    """The kinds of scoring."""
 
     likelihood = "likelihood"
     label = "label"
 
 
 class NormalizeName(StrEnum):
-    """How log-probabilities become a score."""
+    """The normalizers."""
 
     sum = "sum"
     mean = "mean"
@@ -37,7 +36,7 @@ class NormalizeName(StrEnum):
 
 _SERVER = (
     f"The server; else RADIXFLOW_BASE_URL, else {DEFAULT_BASE_URL}. "
-    "RADIXFLOW_API_KEY has its key."
+    "RADIXFLOW_API_KEY holds its key."
 )
 BaseUrl = Annotated[str | None, typer.Option("--base-url", metavar="URL", help=_SERVER)]
 Url = Annotated[str | None, typer.Argument(metavar="URL", help=_SERVER)]
@@ -46,14 +45,13 @@ AlsoUrl = Annotated[
 ]
 
 
-_STANDS_FOR = {
+_SDK_NAMES = {
     "url": "base_url",
     "option": "options",
     "concurrency": "max_connections",
     "timeout": "timeout.total",
 }
-"""What the SDK calls that which a parameter here has another name for."""
-_NAMED = re.compile(r"Timeouts\.total|[a-z_]+(?==')")
+"""The SDK's names of parameters that have another name on the command line."""
 
 
 class Command(TyperCommand):
@@ -63,32 +61,44 @@ class Command(TyperCommand):
         try:
             return super().invoke(ctx)
         except RadixFlowError as error:
-            field = error.field if isinstance(error, InvalidInputError) else None
-            sentence = in_flags(str(error), ctx, field or "")
-            typer.echo(f"radixflow: {sentence}", err=True)
-            raise typer.Exit(1 if field is None else 2) from None
+            typer.echo(f"radixflow: {in_flags(error, ctx)}", err=True)
+            wrong_input = isinstance(error, InvalidInputError)
+            raise typer.Exit(2 if wrong_input else 1) from None
 
 
-def in_flags(sentence: str, context: typer.Context, field: str = "") -> str:
-    """A sentence of the SDK's with the command's flags for the SDK's parameters.
+def in_flags(error: RadixFlowError | str, context: typer.Context) -> str:
+    """An error's sentence with the command's flags in place of the SDK's parameters.
 
     Args:
-        sentence: The sentence.
+        error: The error, or the sentence of one.
         context: The command.
-        field: The parameter that the sentence begins with, if it does.
     """
-    names = {"api_key": "RADIXFLOW_API_KEY"}
-    for one in context.command.params:
-        own, is_flag = str(one.name), one.opts[0].startswith("-")
-        flag = one.opts[0] if is_flag else one.metavar or own.upper()
-        names = {own: flag, _STANDS_FOR.get(own, own): flag} | names
-    name = names.get(field.partition("[")[0])
-    if name and sentence.startswith(f"{field} "):
-        rest = sentence[len(field) :]
-        missing = rest.startswith(" is None;")
-        sentence = name + (rest.replace("None", "missing", 1) if missing else rest)
-    names["Timeouts.total"] = names.get("timeout.total", "Timeouts.total")
-    return _NAMED.sub(lambda found: names.get(found[0], found[0]), sentence)
+    flags = _flags(context)
+    total = flags.get("timeout.total", "Timeouts.total")
+    sentence = str(error).replace("Timeouts.total", total)
+    if not isinstance(error, InvalidInputError):
+        return sentence
+    problem, separator, advice = sentence.rpartition("; ")
+    for name in error.mentions:  # never in the problem, which may quote user input
+        advice = advice.replace(f"{name}=", f"{flags.get(name, name)}=")
+    flag = flags.get(error.field.partition("[")[0])
+    if flag and problem.startswith(f"{error.field} "):
+        problem = flag + problem.removeprefix(error.field)
+        if problem == f"{flag} is None":
+            problem = f"{flag} is missing"
+    return f"{problem}{separator}{advice}"
+
+
+def _flags(context: typer.Context) -> dict[str, str]:
+    """The command's spelling of each of the SDK's parameters."""
+    flags = {"api_key": "RADIXFLOW_API_KEY"}
+    for parameter in context.command.params:
+        name, first = str(parameter.name), parameter.opts[0]
+        is_flag = first.startswith("-")
+        flag = first if is_flag else parameter.metavar or name.upper()
+        # Where two parameters mean the same (URL and --base-url), the first one counts.
+        flags = {name: flag, _SDK_NAMES.get(name, name): flag} | flags
+    return flags
 
 
 def one_server(url: str | None, base_url: str | None) -> str | None:

@@ -1,4 +1,4 @@
-"""``radixflow bench``: a small load on a running server."""
+"""``radixflow bench``: a small benchmark of a running server."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ def bench(
     context: typer.Context,
     url: Url = None,
     base_url: AlsoUrl = None,
-    groups: Annotated[int, typer.Option(help="Questions in all.")] = 64,
+    groups: Annotated[int, typer.Option(help="Number of questions.")] = 64,
     options: Annotated[int, typer.Option(help="Candidates a question.")] = 4,
     documents: Annotated[int, typer.Option(help="Distinct documents.")] = 16,
     words: Annotated[int, typer.Option(help="Words a document, at random.")] = 300,
     concurrency: Annotated[
-        int, typer.Option(help="Questions under way at a time.")
+        int, typer.Option(help="Maximum concurrent questions.")
     ] = 16,
     model: Annotated[str | None, typer.Option(help="A served model.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds a question.")] = 300.0,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
 ) -> None:
-    """A small load on a running server: pace, latency, reuse, rounds.
+    """Benchmark a running server: throughput, latency, cache reuse, rounds.
 
-    Of this machine, this client and whatever else the server does meanwhile; ends with
-    1 where a question failed.
+    The figures depend on this machine, this client and the server's other load. Exit
+    status 1: a question failed.
     """
     load = Load(
         groups=groups,

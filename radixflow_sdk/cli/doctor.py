@@ -1,4 +1,4 @@
-"""``radixflow doctor``: what is wrong with a server."""
+"""``radixflow doctor``: diagnose a server."""
 
 from __future__ import annotations
 
@@ -22,33 +22,32 @@ def doctor(
     base_url: AlsoUrl = None,
     document: Annotated[
         Path | None,
-        typer.Option(help="Text file of the length that you will use, '-' for stdin."),
+        typer.Option(help="Text file of a typical length, '-' for stdin."),
     ] = None,
     model: Annotated[str | None, typer.Option(help="A served model.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds for each check.")] = 120.0,
     exact: Annotated[
         bool,
         typer.Option(
-            "--exact", help="Also compare cached with uncached scores: some minutes."
+            "--exact", help="Also compare cached with uncached scores (minutes)."
         ),
     ] = False,
 ) -> None:
-    """Examine a server: what is wrong with it, and what to change.
+    """Diagnose a server: what is wrong, and what to change.
 
-    Ends with 0 where nothing is bad, with 1 where something is; a WARN costs only
-    speed.
+    Exit status 1: something is BAD. A WARN only costs speed.
     """
     servers = read_settings(base_url=one_server(url, base_url)).base_urls
     text = None if document is None else read_document(document)
     if text == "":
         raise InvalidInputError(
             f"document is {str(document)!r}, which is empty; name a file with a text "
-            "of the length that you will use.",
+            "of a typical length.",
             field="document",
             value=str(document),
         )
 
-    async def look() -> bool:
+    async def check() -> bool:
         good = True
         for server in servers:
             if len(servers) > 1:
@@ -62,4 +61,4 @@ def doctor(
                 good = good and finding.level != "bad"
         return good
 
-    raise typer.Exit(0 if anyio.run(look) else 1)
+    raise typer.Exit(0 if anyio.run(check) else 1)

@@ -1,4 +1,4 @@
-"""``serve``, ``replay`` and ``lm-eval``: hand on everything after the name."""
+"""``serve``, ``replay`` and ``lm-eval``: pass all arguments on."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import typer
 
 @contextmanager
 def _extra(what: str, name: str) -> Iterator[None]:
-    """Say which extra is missing where a module of it is.
+    """Name the missing extra where one of its modules is not installed.
 
     Raises:
-        typer.Exit: one is.
+        typer.Exit: A module is missing.
     """
     try:
         yield
@@ -28,21 +28,21 @@ def _extra(what: str, name: str) -> Iterator[None]:
 
 
 def lm_eval(context: typer.Context) -> None:
-    """Hand the rest of the command line to lm-evaluation-harness."""
+    """Run lm-evaluation-harness with the other arguments."""
     with _extra("lm-eval", "eval"):
         harness = importlib.import_module("radixflow_sdk.evals.harness")
     harness.main(list(context.args))
 
 
 def serve(context: typer.Context) -> None:
-    """Hand the rest of the command line to the server extension."""
+    """Run the server with the other arguments."""
     with _extra("serving", "server"):
         launcher = importlib.import_module("server_ext.serve")
     raise typer.Exit(launcher.main(list(context.args)))
 
 
 def replay(context: typer.Context) -> None:
-    """Hand the rest of the command line to the replay."""
+    """Run the replay with the other arguments."""
     with _extra("the replay", "server,replay"):
         lab = importlib.import_module("server_ext.replay")
         status = lab.main(list(context.args))

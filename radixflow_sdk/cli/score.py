@@ -21,17 +21,19 @@ def score(
     document: Annotated[
         Path,
         typer.Option(
-            help="Text file in UTF-8, '-' for standard input; its last line break is "
-            "not part of the document."
+            help="Text file in UTF-8, '-' for standard input, without its last line "
+            "break."
         ),
     ],
     option: Annotated[list[str], typer.Option(help="A candidate; repeatable.")],
-    question: Annotated[str | None, typer.Option(help="Asked after it.")] = None,
+    question: Annotated[
+        str | None, typer.Option(help="Text after the document.")
+    ] = None,
     scoring: Annotated[ScoringName, typer.Option()] = ScoringName.likelihood,
     normalize: Annotated[NormalizeName, typer.Option()] = NormalizeName.sum,
     unconditional: Annotated[
         str | None,
-        typer.Option(help="For pmi: what an option follows without the document."),
+        typer.Option(help="For pmi: the context of an option without the document."),
     ] = None,
     base_url: BaseUrl = None,
     model: Annotated[str | None, typer.Option(help="A served model.")] = None,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from radixflow_sdk._requests import MAX_PARTS
-from radixflow_sdk._transport._reads import common_length
+from radixflow_sdk._transport._rows import common_length
 
 Tokens = tuple[int, ...]
 

@@ -1,4 +1,4 @@
-"""What an option scores: looked up in a table, or made up, always alike."""
+"""Scores of options: from a table, or derived from a hash."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Scores:
     Args:
         table: For each option, the log-probability of its one token, or the error that
             its branch fails with.
-        default: For options that are not in the table; None makes a number up from
-            ``context`` and option, between -10 and 0, the same in every run.
+        default: For options that are not in the table; None derives a number between
+            -10 and 0 from ``context`` and option, the same in every run.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ def _keys(content: str | tuple[int, ...]) -> tuple[str | tuple[int, ...], ...]:
 
 
 def share(first: float, labels: Sequence[Label]) -> tuple[LabelScore, ...]:
-    """The first label has its log-probability; the others share what is left evenly."""
+    """The first label has its log-probability; the others share the rest evenly."""
     rest = math.log(max(-math.expm1(first), 1e-30) / max(len(labels) - 1, 1))
     return tuple(
         LabelScore(label=label, token_id=index, logprob=rest if index else first)
@@ -61,10 +61,9 @@ def share(first: float, labels: Sequence[Label]) -> tuple[LabelScore, ...]:
 
 
 def token(score: float, labels: Sequence[LabelScore] | None) -> TokenScore:
-    """A branch's one token: its own, or with labels the likeliest of them.
+    """A branch's one token: its own, or with labels the most likely label.
 
-    With half of the probability or more nothing is likelier. With less something is,
-    here, so that both kinds can be had.
+    A token of probability 0.5 or more is the most likely one; any other is not.
     """
     if labels is None:
         return TokenScore(token_id=0, logprob=score, is_top=score >= math.log(0.5))

@@ -1,4 +1,4 @@
-"""`FakeServer`: an ASGI app that speaks the wire, and fails on demand."""
+"""`FakeServer`: an ASGI app that implements the wire, and fails on demand."""
 
 from __future__ import annotations
 
@@ -63,15 +63,15 @@ _KEPT = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What goes wrong with one request.
+    """A fault in the answer to one request.
 
     Attributes:
-        status: Answered in place of 200; the group does not begin.
-        code: The wire's error code that goes with ``status``.
+        status: Replaces 200; the group does not start.
+        code: The wire's error code for ``status``.
         headers: Sent with ``status``, for example ``{"Retry-After": "7"}``.
-        fail: Positions in the request of branches that fail, as worth another try.
-        cut_after: The answer ends after that many branches.
-        delay: Seconds before each branch; ``math.inf`` is a server that hangs.
+        fail: Positions in the request of branches that fail retryably.
+        cut_after: Number of branches after which the answer ends.
+        delay: Seconds before each branch; ``math.inf`` makes the server hang.
     """
 
     status: int | None = None
@@ -84,7 +84,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakeRequest:
-    """One request for branches, or for completions, as it came in.
+    """One received request for branches or completions.
 
     Attributes:
         headers: Names in lower case.
@@ -96,7 +96,7 @@ class FakeRequest:
 
 
 class FakeServer:
-    """Speaks the wire in process: an ASGI app, or a real socket with `listen`.
+    """Implements the wire: an ASGI app, or a server on a socket with `listen`.
 
     ::
 
@@ -105,33 +105,32 @@ class FakeServer:
             result = await client.score_candidates(document, ["Oslo", "Rome"])
         assert len(server.requests) == 2
 
-    A token is a word between blanks. A document that came before, with the same salt,
-    is cached up to the last multiple of the match unit, as on a real server.
+    A token is a word. A repeated document with the same salt is cached up to the last
+    multiple of the match unit, as on a real server.
 
     Args:
         scores: For each option, the log-probability of its one token (with label
             scoring: of the first label), or a `BranchError` that its branch fails with.
-            A token of half the probability or more is the likeliest (`is_greedy`).
-        default: For options that are not in the table; None makes a number up from
+            A token of probability 0.5 or more is the most likely (`is_greedy`).
+        default: For options that are not in the table; None derives a number from
             document, question and option, the same in every run.
-        faults: One for each coming request, in order; None for a request that goes
-            well. After the last one all do. The list may be added to at any time.
+        faults: One for each request, in order; None for a request without a fault. More
+            can be appended at any time.
         model: The name of the served model.
-        texts: For each branch of `generate_branches` what is written after it; others
-            get made-up words. The longest one that a prompt ends with counts.
-        api_key: Asked for where it is given.
+        texts: For each branch of `generate_branches` the generated text; other branches
+            get made-up words. The longest branch that a prompt ends with counts.
+        api_key: Required, if given.
         delay: Seconds before each branch.
         scheduler: The scheduler that ``/v1/radixflow/stats`` names.
-        settings: Replaces single settings there, such as ``prefix_caching``, which
-            this server heeds, ``match_unit``, and ``rows``: with few of them, groups
-            that are under way at the same time are a backlog, and the client sends
-            less at a time.
+        settings: Overrides settings there, such as ``prefix_caching`` and
+            ``match_unit``, which the server applies, and ``rows``: with few of them,
+            concurrent groups are a backlog, and the client sends fewer at a time.
 
     Attributes:
         requests: The last 1,000 requests for branches and completions.
-        faults: What is still to go wrong.
-        running: Groups under way now.
-        aborted: Groups that ended because their client went away.
+        faults: The faults of future requests.
+        running: Groups in progress.
+        aborted: Groups that ended because their client disconnected.
     """
 
     def __init__(
@@ -162,12 +161,12 @@ class FakeServer:
         self._cached: OrderedDict[bytes, None] = OrderedDict()
 
     def listen(self, *, port: int = 0) -> AbstractAsyncContextManager[str]:
-        """Serve on a real socket of 127.0.0.1 for the length of a block.
+        """Serve on a socket of 127.0.0.1 during a block.
 
-        Leaving the block breaks the connections that are open, as a killed server does.
+        Leaving the block breaks open connections, as a killed server does.
 
         Args:
-            port: Where; 0 takes a free one.
+            port: The port; 0 selects a free one.
 
         Returns:
             A context manager that gives the server's URL.
@@ -185,13 +184,13 @@ class FakeServer:
                 yield url
 
     async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
-        """Answer one request, as ASGI asks.
+        """Answer one request: the ASGI application.
 
         Raises:
             NotImplementedError: It is not an HTTP request.
         """
         if scope["type"] != "http":
-            raise NotImplementedError(f"FakeServer does not speak {scope['type']}")
+            raise NotImplementedError(f"FakeServer does not support {scope['type']}")
         headers = {
             name.decode("latin-1").lower(): value.decode("latin-1")
             for name, value in scope["headers"]
@@ -252,7 +251,7 @@ class FakeServer:
     async def _note(
         self, headers: Mapping[str, str], body: Mapping[str, Any], send: _Send
     ) -> Fault | None:
-        """What goes wrong with a request; None where it has been refused."""
+        """The fault of a request; None where the request has been refused."""
         self.requests.append(FakeRequest(headers=headers, body=body))
         fault = (self.faults.popleft() if self.faults else None) or Fault()
         if fault.status is None:
@@ -355,7 +354,7 @@ class FakeServer:
 
     @contextmanager
     def _unfinished_from(self, branches: int) -> Iterator[None]:
-        """What is left of a group, counted while it waits for its next branch."""
+        """Count a group's unfinished branches while it waits for the next one."""
         self._unfinished += branches
         try:
             yield
@@ -391,7 +390,7 @@ class FakeServer:
         }
 
     def _seen(self, body: Mapping[str, Any], context: str) -> bool:
-        """Whether this context came before; note that it has now."""
+        """Whether this context was seen before; add it."""
         key = hashlib.blake2b(f"{body['cache_salt']}\0{context}".encode()).digest()
         seen = key in self._cached
         self._cached[key] = None
@@ -423,7 +422,7 @@ def _text(document: Mapping[str, Any]) -> str:
 
 
 def _boundaries_fit(document: Mapping[str, Any]) -> bool:
-    """Whether the ends of a document's parts are what the wire allows."""
+    """Whether a document's boundaries are valid on the wire."""
     if "boundaries" not in document:
         return True
     ends, content = document["boundaries"], document.get("text")

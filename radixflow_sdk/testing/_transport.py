@@ -1,4 +1,4 @@
-"""`FakeTransport`: answers inside the client, without a byte sent."""
+"""`FakeTransport`: answers inside the client, without a network."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ class FakeTransport:
     Args:
         scores: For each option, the log-probability of its one token (with label
             scoring: of the first label), or a `BranchError` that its branch fails with.
-            A token of half the probability or more is the likeliest (`is_greedy`).
-            An option is found by its text, with a template of your own by the text of
-            the branch, and by its token ids as a tuple.
+            A token of probability 0.5 or more is the most likely (`is_greedy`).
+            An option is found by its text, by the text of its branch (with a custom
+            template), or by its token ids as a tuple.
         default: For options that are not in the table.
         errors: Raised in this order, one a request, before the first answer.
         model: The name of the served model.
-        texts: For each branch of `generate_branches` what is written after it, by its
-            text or its token ids as a tuple; others get made-up words. A token is a
-            word between blanks.
+        texts: For each branch of `generate_branches` the generated text, by its text or
+            its token ids as a tuple; other branches get made-up words. A token is a
+            word.
 
     Attributes:
-        requests: What was sent, in order.
+        requests: The requests, in order.
         closed: Whether the client has closed the transport.
     """
 
@@ -111,7 +111,7 @@ class FakeTransport:
         )
 
     async def aclose(self) -> None:
-        """Note that the client has closed it."""
+        """Record that the client closed it."""
         self.closed = True
 
     def _text(

@@ -16,7 +16,7 @@ from radixflow_sdk import (
     ScoreResult,
     Template,
 )
-from radixflow_sdk._transport._reads import MAX_IDS, Prompt, Row, Trie, read_generated
+from radixflow_sdk._transport._rows import MAX_IDS, Prompt, Row, Trie, read_generated
 from tests.sdk.stock import BOS, StockServer
 from tests.sdk.wire import client
 

@@ -10,7 +10,7 @@ import pytest
 from radixflow_sdk import PartialGroupError, ScoreRequest, ScoreResult
 from radixflow_sdk._hints import write_hints
 from radixflow_sdk._plan import make_plan
-from radixflow_sdk._transport._wire import write_request
+from radixflow_sdk._transport._branches import write_request
 from tests.sdk.wire import Server, client
 
 CONTRACT = Path(__file__).parents[1] / "contract"

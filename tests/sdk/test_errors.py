@@ -1,4 +1,4 @@
-"""The wall: nothing of httpx gets out, and every status has its error."""
+"""The error boundary: no exception of httpx passes, and every status has its error."""
 
 import inspect
 import math
@@ -31,7 +31,12 @@ from radixflow_sdk import (
     UnsupportedError,
     exceptions,
 )
-from radixflow_sdk._transport._errors import _FOREIGN, Wall, retry_after, status_error
+from radixflow_sdk._transport._errors import (
+    _FOREIGN,
+    ErrorBoundary,
+    retry_after,
+    status_error,
+)
 
 HTTPX_ERRORS = [
     value
@@ -51,7 +56,7 @@ def test_nothing_of_httpx_gets_out(kind: type[Exception]) -> None:
     Exception.__init__(error, "detail")
 
     def fail() -> None:
-        with Wall(URL, request_id="r", group_id="g").guard():
+        with ErrorBoundary(URL, request_id="r", group_id="g").translate():
             raise error
 
     with pytest.raises(APIError) as caught:
@@ -75,9 +80,9 @@ def test_a_started_answer_breaks(
     error: Exception, before: type[APIError], after: type[APIError]
 ) -> None:
     for started, expected in ((False, before), (True, after)):
-        wall = Wall(URL)
-        wall.started = started
-        with pytest.raises(expected), wall.guard():
+        boundary = ErrorBoundary(URL)
+        boundary.started = started
+        with pytest.raises(expected), boundary.translate():
             raise error
 
 
@@ -212,7 +217,10 @@ def test_a_document_that_is_too_long_is_advised_once() -> None:
     ],
 )
 def test_https_to_a_server_that_speaks_http(detail: str, advice: str) -> None:
-    with pytest.raises(APIConnectionError, match=advice), Wall(URL).guard():
+    with (
+        pytest.raises(APIConnectionError, match=advice),
+        ErrorBoundary(URL).translate(),
+    ):
         raise httpx.ConnectError(detail)
 
 

@@ -25,7 +25,7 @@ from radixflow_sdk import (
 )
 from radixflow_sdk._config import read_settings
 from radixflow_sdk._messages import BranchEvent
-from radixflow_sdk._transport import ServerTransport
+from radixflow_sdk._transport import HTTPSession, ServerTransport
 from tests.sdk.wire import (
     GOOD,
     Chunks,
@@ -107,7 +107,7 @@ async def events(content: Any) -> list[BranchEvent]:
         max_connections=1,
     )
     async with httpx.AsyncClient(transport=httpx.MockTransport(server)) as http:
-        transport = ServerTransport(settings, http_client=http)
+        transport = ServerTransport(HTTPSession(settings, http_client=http))
         return [event async for event in transport.stream(plan().request)]
 
 

@@ -443,6 +443,6 @@ async def test_fewer_groups_work_while_the_server_pushes_back() -> None:
         async with client.score_many(asks(1)) as outcomes:
             assert (await anext(outcomes)).error is PUSH
         assert client._dispatcher.limit == 2
-        assert client._dispatcher._turns().total_tokens == 2
+        assert client._dispatcher._slots().total_tokens == 2
         await client.score_all(asks(100))
-        assert client._dispatcher._turns().total_tokens == 8
+        assert client._dispatcher._slots().total_tokens == 8

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radixflow_sdk import InvalidResponseError, StreamBrokenError
-from radixflow_sdk._transport._ndjson import LineReader
+from radixflow_sdk._transport._http import LineReader
 
 TEXT = b'{"a": 1}\n{"b": 2}\n\n{"c": "\xc3\xa9"}\n'
 

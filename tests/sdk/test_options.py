@@ -203,7 +203,7 @@ async def test_logs_tell_neither_key_nor_document(
         view = radixflow.with_options(extra_headers={"X-Token": "tk-secret"})
         await view.score_candidates("a private document", ["an option"])
         await view.generate_branches("a private document", ["an option"], max_tokens=2)
-        assert "tk-secret" not in repr(view) + repr(view._options)
+        assert "tk-secret" not in repr(view) + repr(view._call_settings)
         fake = FakeTransport()
         async with RadixFlowClient(transport=fake) as other:
             view = other.with_options(extra_headers={"X-Token": "tk-secret"})

@@ -155,7 +155,7 @@ async def test_an_option_that_fails_alone_is_named() -> None:
 
 
 def test_the_memory_is_bounded() -> None:
-    memory = Unconditional(most=2)
+    memory = Unconditional(max_sums=2)
     plan = make_plan(ScoreRequest("d", ["a", "b", "c"], unconditional="A:"))
     memory.remember(plan, "m", {0: -1.0, 1: -2.0})
     assert memory.known(plan, "m") == {0: -1.0, 1: -2.0}

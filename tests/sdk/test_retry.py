@@ -77,9 +77,9 @@ async def test_the_models_are_asked_for_again_too() -> None:
         return transport.models()
 
     policy = RetryPolicy(attempts=3, initial=0.0)
-    assert await RetryingTransport(Shy(), policy).ask(models) == ("m",)
+    assert await RetryingTransport(Shy(), policy).query(models) == ("m",)
     with pytest.raises(APIConnectionError):
-        await RetryingTransport(Shy(), RetryPolicy(attempts=1)).ask(models)
+        await RetryingTransport(Shy(), RetryPolicy(attempts=1)).query(models)
 
 
 async def test_only_the_failing_branch_is_sent_again() -> None:

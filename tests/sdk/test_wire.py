@@ -5,7 +5,7 @@ import pytest
 
 from radixflow_sdk import InvalidResponseError
 from radixflow_sdk._messages import BranchResult, GroupCompleted, GroupRequest
-from radixflow_sdk._transport._wire import read_event, read_models
+from radixflow_sdk._transport._branches import read_event, read_models
 from tests.sdk.wire import USAGE, completed, ended, failed, plan, started
 
 REQUEST = plan().request

@@ -1,20 +1,21 @@
-"""What to read on a server that only completes: the trie of rows, and rows into scores.
+"""The trie of logits rows that a group needs, and vLLM's completions parsed into rows.
 
-An option's log-probability is the sum over its tokens, and each token's stands in the
-row after the tokens before it. Options that begin alike share rows, so the rows are a
-trie; each is one completion of one token, whose own row is always computed and never
-read from a cache. Bytes of such completions become values here. Pure.
+An option's log-probability is the sum over its tokens; the logits row after the tokens
+before a token holds that token's value. Options with a common prefix share rows, so the
+rows form a trie. Each row is one completion of one token: vLLM always computes the row
+of a generated token and never reads it from a cache. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from radixflow_sdk._transport._wire import is_log_probability
+from radixflow_sdk._transport._branches import is_log_probability
+from radixflow_sdk._transport._errors import first_problem
 from radixflow_sdk.exceptions import InvalidResponseError
 
 MAX_IDS = 128
@@ -26,7 +27,7 @@ MAX_TOKENS = 200_000
 
 
 class NotALogProbability(ValueError):
-    """A row holds what no log-probability is: NaN, an infinity, or -9999."""
+    """A row holds NaN, an infinity or -9999 in place of a log-probability."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is known of the token after some prompt.
+    """One logits row: what is known of the token after some prompt.
 
     Attributes:
         top: The likeliest token.
@@ -63,13 +64,13 @@ class Row:
         """Log-probability of a token.
 
         Raises:
-            InvalidResponseError: The row does not have it.
-            NotALogProbability: It is none.
+            InvalidResponseError: The row lacks the token.
+            NotALogProbability: The value is no log-probability.
         """
         if token not in self.logprobs:
             raise InvalidResponseError(
-                f"The server sent a row without token {token}, which was asked for; "
-                "report this to whoever runs it."
+                f"The server sent a row without token {token}, which was requested; "
+                "report this to its operator."
             )
         if not is_log_probability(self.logprobs[token]):
             raise NotALogProbability(
@@ -96,7 +97,7 @@ class Pack:
 
 
 class Trie:
-    """The rows that a group needs, and those that are in.
+    """The logits rows that a group needs, and those received so far.
 
     Args:
         prompts: The branches.
@@ -112,19 +113,19 @@ class Trie:
         self._rows: dict[tuple[int, ...], Row] = {}
 
     def packs(self) -> Iterator[Pack]:
-        """What to ask for, the first branches first."""
-        pack, room = Pack(), MAX_TOKENS
+        """What to request, in the order of the branches."""
+        pack, budget = Pack(), MAX_TOKENS
         for end, wanted in self._wanted().items():
             for at in range(0, len(wanted), MAX_IDS):
                 ids = dict.fromkeys(wanted[at : at + MAX_IDS])
                 size = len(self.shared) + len(end)
                 full = len(pack.ends) == MAX_ROWS or len(pack.ids | ids) > MAX_IDS
-                if pack.ends and (full or size > room):
+                if pack.ends and (full or size > budget):
                     yield pack
-                    pack, room = Pack(), MAX_TOKENS
+                    pack, budget = Pack(), MAX_TOKENS
                 pack.ends.append(end)
                 pack.ids |= ids
-                room -= size
+                budget -= size
         yield pack
 
     def add(self, pack: Pack, rows: Sequence[Row]) -> None:
@@ -135,7 +136,7 @@ class Trie:
             self._rows[end] = Row(row.top, known)
 
     def complete(self, index: int) -> bool:
-        """Whether all rows of a branch are in."""
+        """Whether all rows of a branch have arrived."""
         return all(
             end in self._rows and self._rows[end].logprobs.keys() >= set(tokens)
             for end, tokens in self._needs(index)
@@ -162,15 +163,15 @@ class Trie:
 
 
 def common_length(sequences: Sequence[tuple[int, ...]]) -> int:
-    """How many tokens all of them begin with."""
-    # What the least and the greatest begin with, all between them do.
-    least, greatest = min(sequences), max(sequences)
-    pairs = zip(least, greatest, strict=False)
-    unlike = (at for at, (one, other) in enumerate(pairs) if one != other)
-    return next(unlike, len(least))
+    """Length of the prefix that all of them share."""
+    # The common prefix of the smallest and the largest is common to all between them.
+    low, high = min(sequences), max(sequences)
+    pairs = zip(low, high, strict=False)
+    differing = (at for at, (one, other) in enumerate(pairs) if one != other)
+    return next(differing, len(low))
 
 
-# --- completions, read ---------------------------------------------------------------
+# --- completions, parsed -------------------------------------------------------------
 
 _Id = Annotated[str, Field(pattern=r"^token_id:[0-9]{1,18}$")]
 
@@ -202,7 +203,7 @@ def read_generated(body: bytes, count: int) -> list[Row]:
     """The row of each completion, in the order of the prompts.
 
     Raises:
-        InvalidResponseError: The body is no such answer.
+        InvalidResponseError: The body has another shape.
     """
     return [rows[-1] for rows in _read_choices(body, count)]
 
@@ -211,22 +212,22 @@ def read_echoed(body: bytes, tokens: Sequence[int]) -> list[Row]:
     """The rows of a prompt's tokens but the first, from one ``echo``.
 
     Raises:
-        InvalidResponseError: The body is no such answer, or one to another prompt.
+        InvalidResponseError: The body has another shape or is for another prompt.
     """
     [rows] = _read_choices(body, 1, echoed=tokens)
     return rows
 
 
 def read_tokens(body: bytes) -> tuple[tuple[int, ...], int | None]:
-    """A text's token ids, and the model's length where the server tells it.
+    """A text's token ids, and the model's length where the server reports it.
 
     Raises:
-        InvalidResponseError: The body is no such answer.
+        InvalidResponseError: The body has another shape.
     """
     try:
         read = _Tokens.model_validate_json(body)
     except ValidationError as error:
-        raise _invalid("/tokenize", error) from None
+        raise invalid_answer("/tokenize", error) from None
     return tuple(read.tokens), read.max_model_len
 
 
@@ -236,10 +237,12 @@ def _read_choices(
     try:
         read = _Completions.model_validate_json(body)
     except ValidationError as error:
-        raise _invalid("/v1/completions", error) from None
+        raise invalid_answer("/v1/completions", error) from None
     choices = sorted(read.choices, key=lambda choice: choice.index)
     if [choice.index for choice in choices] != list(range(count)):
-        raise _invalid("/v1/completions", f"{len(choices)} choices for {count} prompts")
+        raise invalid_answer(
+            "/v1/completions", f"{len(choices)} choices for {count} prompts"
+        )
     return [_read_rows(choice.logprobs, echoed) for choice in choices]
 
 
@@ -248,11 +251,11 @@ def _read_rows(found: _LogProbs, echoed: Sequence[int]) -> list[Row]:
     tokens = [_number(token) for token in found.tokens]
     rows = found.top_logprobs
     if not tokens or len(tokens) != len(rows) or tokens[: len(echoed)] != [*echoed]:
-        raise _invalid("/v1/completions", "other tokens than those sent")
-    there = [_row(row) for row in rows[1 if echoed else 0 :] if row]
-    if not there or len(there) != len(rows) - bool(echoed):
-        raise _invalid("/v1/completions", "a token without a row")
-    return there
+        raise invalid_answer("/v1/completions", "other tokens than those sent")
+    parsed = [_row(row) for row in rows[1 if echoed else 0 :] if row]
+    if not parsed or len(parsed) != len(rows) - bool(echoed):
+        raise invalid_answer("/v1/completions", "a token without a row")
+    return parsed
 
 
 def _row(row: Mapping[str, float]) -> Row:
@@ -264,13 +267,9 @@ def _number(token: str) -> int:
     return int(token.removeprefix("token_id:"))
 
 
-def _invalid(path: str, what: ValidationError | str) -> InvalidResponseError:
-    detail: Any = what
-    if isinstance(what, ValidationError):
-        first = what.errors(
-            include_url=False, include_context=False, include_input=False
-        )[0]
-        detail = f"{'.'.join(map(str, first['loc'])) or 'whole'}: {first['msg']}"
+def invalid_answer(path: str, what: ValidationError | str) -> InvalidResponseError:
+    """The error for an answer that is not vLLM's."""
+    detail = first_problem(what) if isinstance(what, ValidationError) else what
     return InvalidResponseError(
         f"The server's answer to {path} is not vLLM's ({detail}); serve with vLLM 0.32 "
         "or newer, or better with `radixflow serve`."
