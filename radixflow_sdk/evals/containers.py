@@ -99,7 +99,8 @@ def rows(file: Path) -> Generator[Row, None, None]:
         yield from _labeled(_lines(raw), file)
 
 
-def _open(file: Path) -> io.BufferedReader:
+def _open(file: Path) -> io.BufferedReader[Any]:
+    raw: io.BufferedReader[Any]
     if file == STDIN:
         raw = io.BufferedReader(io.BytesIO(sys.stdin.buffer.read()))
     else:
@@ -202,8 +203,10 @@ def _labeled(found: Iterator[Row], file: Path) -> Iterator[Row]:
 
 def _table(text: io.TextIOWrapper, delimiter: str, file: Path) -> Iterator[Row]:
     csv.field_size_limit(MAX_LINE_BYTES)
-    quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
-    cells = csv.reader(text, delimiter=delimiter, quoting=quoting)
+    if delimiter == "\t":
+        cells = csv.reader(text, delimiter="\t", quoting=csv.QUOTE_NONE)
+    else:
+        cells = csv.reader(text)
     header: list[str] | None = None
     try:
         for number, row in enumerate(cells, start=1):

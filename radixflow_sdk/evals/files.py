@@ -144,7 +144,7 @@ class _Reading:
         for number, make in enumerate(makers):
             where = place if len(makers) == 1 else f"{place}, question {number + 1}"
             try:
-                self._keep(where, replace(make(), subset=subset))
+                self._keep(where, replace(make(), subset=subset, row=value))
             except (KeyError, TypeError, ValueError) as error:
                 self._refuse(where, _reason(error, reads))
 

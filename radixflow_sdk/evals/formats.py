@@ -29,6 +29,7 @@ __all__ = [
     "choose",
     "describe_unknown",
     "mapped",
+    "read_format",
     "read_map",
 ]
 
@@ -439,6 +440,23 @@ def read_map(words: str) -> dict[str, str]:
             f"map is {words!r}; it has no options=KEY.", field="map", value=words
         )
     return found
+
+
+def read_format(name: str | None, words: str | None) -> Format | None:
+    """The format that ``--format`` or ``--map`` names; None where neither is given.
+
+    Raises:
+        InvalidInputError: There is no such format, or the map is none.
+    """
+    if words is not None:
+        return mapped(read_map(words))
+    if name is not None and name not in FORMATS:
+        raise InvalidInputError(
+            f"format is {name!r}; there are {', '.join(FORMATS)}.",
+            field="format",
+            value=name,
+        )
+    return None if name is None else FORMATS[name]
 
 
 def mapped(paths: Mapping[str, str]) -> Format:

@@ -5,8 +5,8 @@ Nothing is repaired: what cannot be scored, or would give a wrong accuracy, is r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from radixflow_sdk._plan import make_plan
@@ -27,6 +27,7 @@ class Question:
         options: 2 or more texts.
         gold: Position of the right option.
         subset: The file it comes from, where several are read; else empty.
+        row: The row of the file that it comes from.
     """
 
     qid: str
@@ -36,6 +37,7 @@ class Question:
     options: tuple[str, ...]
     gold: int
     subset: str = ""
+    row: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 def make_question(

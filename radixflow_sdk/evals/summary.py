@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from radixflow_sdk._requests import Normalize
-from radixflow_sdk.evals.files import Question
 from radixflow_sdk.evals.measures import Measures, measure
+from radixflow_sdk.evals.questions import Question
 from radixflow_sdk.evals.run import Results, Setup
 from radixflow_sdk.exceptions import PartialGroupError, RadixFlowError
 
@@ -43,7 +43,8 @@ class Summary:
         setup: What decided the numbers.
         model: The model that answered; None where none did.
         made: When this was made, UTC.
-        questions: How many there are.
+        questions: How many are asked.
+        total: How many the file has; more than ``questions`` with a limit.
         answered: How many have an answer.
         earlier: How many of these had one before this run.
         failures: For each reason, the names of the questions that failed for it.
@@ -58,6 +59,7 @@ class Summary:
     model: str | None
     made: datetime
     questions: int
+    total: int
     answered: int
     earlier: int
     failures: Mapping[str, Sequence[str]]
@@ -78,9 +80,14 @@ class Summary:
         if self.earlier:
             all_ = "all " if self.earlier == self.answered else ""
             since = f", {all_}{self.earlier} from earlier results"
-        return (
-            f"{self.answered} of {self.questions} questions of {self.name}{who}{since}"
-        )
+        return f"{self.answered} of {self.asked} of {self.name}{who}{since}"
+
+    @property
+    def asked(self) -> str:
+        """How many questions, and with a limit of how many they are the first."""
+        if self.questions == self.total:
+            return f"{self.questions} questions"
+        return f"the first {self.questions:,} of {self.total:,} questions"
 
     @property
     def reasons(self) -> list[str]:
@@ -118,6 +125,7 @@ class Summary:
             "failed": self.failed,
             "stopped": self.stopped,
             "measures": {name: asdict(found) for name, found in self.measures.items()},
+            **({} if self.questions == self.total else {"first_of": self.total}),
         }
 
 
@@ -127,6 +135,7 @@ def summarize(
     questions: Sequence[Question],
     results: Results,
     *,
+    total: int | None = None,
     stopped: str | None = None,
 ) -> Summary:
     """What a run came to.
@@ -136,6 +145,7 @@ def summarize(
         setup: What decided the numbers.
         questions: Those that count.
         results: The answers; others' among them do not count.
+        total: How many questions the file has; None: as many as count.
         stopped: Why the server was not asked to the end.
     """
     answered = [question for question in questions if question.qid in results.records]
@@ -150,6 +160,7 @@ def summarize(
         model=results.model,
         made=datetime.now(UTC),
         questions=len(questions),
+        total=len(questions) if total is None else total,
         answered=len(records),
         earlier=sum(question.qid in results.earlier for question in answered),
         failures=failures,
