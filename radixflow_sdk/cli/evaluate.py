@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +17,7 @@ from rich.table import Table
 from radixflow_sdk._config import read_settings
 from radixflow_sdk._requests import Normalize
 from radixflow_sdk.cli._shared import BaseUrl, ScoringName, in_flags, progress_bar
+from radixflow_sdk.evals.compare import compare
 from radixflow_sdk.evals.evaluation import Evaluation, Finished
 from radixflow_sdk.evals.files import read_questions
 from radixflow_sdk.evals.formats import read_format
@@ -29,6 +32,7 @@ from radixflow_sdk.evals.output import (
 from radixflow_sdk.evals.prompts import read_style
 from radixflow_sdk.evals.report import page
 from radixflow_sdk.evals.run import Results, Setup
+from radixflow_sdk.exceptions import InvalidInputError
 
 SHOWN = 10
 
@@ -54,7 +58,7 @@ def evaluate_file(
     report: Annotated[
         Path | None,
         typer.Option(
-            help="Write an HTML page there: diagrams, what failed, what was wrong."
+            help="Write an HTML page there: setup, figures, failures, every question."
         ),
     ] = None,
     scoring: Annotated[ScoringName, typer.Option()] = ScoringName.likelihood,
@@ -100,6 +104,10 @@ def evaluate_file(
     limit: Annotated[
         int | None, typer.Option(min=1, help="Only the first so many questions.")
     ] = None,
+    compare_: Annotated[
+        bool,
+        typer.Option("--compare", help="Compare two results files; nothing is asked."),
+    ] = False,
     restart: Annotated[
         bool, typer.Option("--restart", help="Begin anew; earlier results are lost.")
     ] = False,
@@ -116,6 +124,9 @@ def evaluate_file(
     Ends with 1 where a question failed or the server could not be asked, with 3 where
     an accuracy is under its limit.
     """
+    if compare_:
+        _compare(files, as_json=as_json)
+        return
     setup = Setup(scoring=scoring.value, unconditional=unconditional)
     limits = [read_limit(words, setup) for words in fail_under or ()]
     settings = read_settings(
@@ -166,10 +177,41 @@ def evaluate_file(
         typer.echo(f"{summary.headline}; details in {run.output}")
         _show_measures(summary.measures)
     if report is not None:
-        _write_report(report, page(summary), quiet=as_json)
+        command = shlex.join(["radixflow", *sys.argv[1:]])
+        _write_report(report, page(summary, command=command), quiet=as_json)
     for sentence in finished.below:
         typer.echo(f"radixflow: {sentence}", err=True)
     raise typer.Exit(finished.status)
+
+
+def _compare(files: Sequence[Path], *, as_json: bool) -> None:
+    if len(files) != 2:
+        raise InvalidInputError(
+            f"compare is given {len(files)} files; name two results files.",
+            field="compare",
+            value=len(files),
+        )
+    found = compare(*files)
+    if as_json:
+        typer.echo(json.dumps(found.as_json()))
+        return
+    rest = f"; {found.left_out} answered by one alone" if found.left_out else ""
+    typer.echo(f"{found.questions} questions in both{rest}")
+    table = Table("normalizer", "first", "second", "difference (95%)", "McNemar p")
+    for name, own in found.differences.items():
+        table.add_row(
+            name,
+            f"{own.first:.3f}",
+            f"{own.second:.3f}",
+            f"{own.second - own.first:+.3f} ({own.low:+.3f} to {own.high:+.3f})",
+            f"{own.p:.3g} (+{len(own.gained)} -{len(own.lost)})",
+        )
+    Console().print(table)
+    for name, own in found.differences.items():
+        for verb, names in (("gained", own.gained), ("lost", own.lost)):
+            if names:
+                more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+                typer.echo(f"{name} {verb}: {', '.join(names[:SHOWN])}{more}")
 
 
 def _ask(run: Evaluation, results: Results) -> Finished:

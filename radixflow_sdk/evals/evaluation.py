@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 
 from radixflow_sdk._config import Settings
 from radixflow_sdk.evals.limits import INTERRUPTED, Limit, exit_status, missed
@@ -90,6 +91,7 @@ class Evaluation:
         """
         stopped = None
         interrupted = False
+        begun = perf_counter()
         try:
             evaluate(
                 self.settings,
@@ -110,6 +112,7 @@ class Evaluation:
             results,
             total=len(self.questions),
             stopped=stopped,
+            seconds=perf_counter() - begun,
         )
         return Finished(
             summary=summary,

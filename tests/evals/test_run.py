@@ -606,7 +606,8 @@ def test_the_report_says_what_failed_and_what_was_wrong(file: Path) -> None:
         ">accuracy</text>",
         "<h2>1 failed</h2>",
         "answered 422",
-        "<td>q3<td>Where?<td>Rome<td>Oslo (sum, mean, char, byte",
+        "<th>first prompt<td>Document 1.\n\nQuestion: Where?\nAnswer:",
+        "<th>route<td>branches",
     ):
         assert told in text, told
     assert f"{datetime.now(UTC):%Y-%m-%d}" in text
