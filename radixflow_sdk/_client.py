@@ -40,7 +40,7 @@ from typing import (
 
 import anyio
 
-from radixflow_sdk import _assembly, _letters
+from radixflow_sdk import _assembly, _letters, _rerank
 from radixflow_sdk._assembly import Finish, finish, finish_texts
 from radixflow_sdk._config import CallSettings, RetryPolicy, Timeouts, read_settings
 from radixflow_sdk._dispatch import Dispatcher
@@ -53,6 +53,8 @@ from radixflow_sdk._requests import (
     Document,
     GenerationRequest,
     Partial,
+    RerankMode,
+    RerankTemplate,
     RouteChoice,
     ScoreRequest,
 )
@@ -62,6 +64,7 @@ from radixflow_sdk._results import (
     Outcome,
     Progress,
     RequestT,
+    RerankResult,
     ResultT,
     ScoredCandidate,
     ScoreResult,
@@ -346,6 +349,56 @@ class RadixFlowClient:
             cache_salt=cache_salt,
         )
         return _letters.choose(options, orders, await self.run(request))
+
+    async def rerank(
+        self,
+        query: str,
+        passages: Sequence[str],
+        *,
+        top_n: int | None = None,
+        instruction: str | None = None,
+        mode: RerankMode = "label",
+        template: RerankTemplate = "auto",
+    ) -> RerankResult:
+        """Order passages by their relevance to a query.
+
+        Args:
+            query: Text.
+            passages: 1 to 4,096 texts.
+            top_n: How many to return; None: all.
+            instruction: What counts as relevant; None: the template's own.
+            mode: ``label`` asks for a yes or a no behind each passage, in one group
+                that computes instruction and query once. ``query_likelihood`` scores
+                the query behind each passage, in a group for each: for passages that
+                the server has in its cache.
+            template: The words for ``label``. ``qwen3-reranker`` is the published
+                prompt of those models; ``auto`` chooses by the model's name.
+
+        Raises:
+            InvalidInputError: An argument is not usable; nothing was sent.
+            APIError: A group failed before any branch was in.
+            PartialGroupError: Some passages are in and the rest failed.
+            ClientClosedError: The client was closed.
+        """
+        texts = _rerank.read_passages(passages)
+        _rerank.check(query, top_n=top_n, mode=mode, template=template)
+        if mode == "label":
+            model = self._options.model or await self._ask_model()
+            request = _rerank.label_request(
+                query,
+                texts,
+                instruction=instruction,
+                template=_rerank.template_for(model, template),
+            )
+            groups: Sequence[ScoreResult] = [await self.run(request)]
+        else:
+            requests = [
+                _rerank.likelihood_request(query, text, instruction=instruction)
+                for text in texts
+            ]
+            outcomes = await self.score_all(requests, errors="raise")
+            groups = [outcome.unwrap() for outcome in outcomes]
+        return _rerank.ranked(texts, groups, top_n=top_n)
 
     @_arguments_of(ScoreRequest)
     def stream_candidates(

@@ -13,6 +13,8 @@ Scoring: TypeAlias = Literal["likelihood", "label"]
 Normalize: TypeAlias = Literal["sum", "mean", "char", "byte", "pmi", "label"]
 RouteChoice: TypeAlias = Literal["auto", "branches", "trie", "echo"]
 Partial: TypeAlias = Literal["raise", "return"]
+RerankMode: TypeAlias = Literal["label", "query_likelihood"]
+RerankTemplate: TypeAlias = Literal["auto", "plain", "qwen3-reranker"]
 Document: TypeAlias = (
     str
     | Sequence[int]

@@ -295,6 +295,39 @@ class LetterResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankedPassage:
+    """A passage and its relevance to a query.
+
+    Attributes:
+        index: Position in ``passages``.
+        text: The passage as given.
+        score: Higher is better. With ``mode="label"`` the probability of a yes among
+            yes and no; with ``query_likelihood`` the mean log-probability of the
+            query's tokens.
+    """
+
+    index: int
+    text: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RerankResult:
+    """Passages in the order of their relevance.
+
+    Attributes:
+        passages: Best first, at most ``top_n``.
+        model: The model that scored.
+        groups: The groups that were scored: one, or with ``query_likelihood`` one for
+            each passage.
+    """
+
+    passages: tuple[RankedPassage, ...]
+    model: str
+    groups: tuple[ScoreResult, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratedBranch:
     """One branch, and the text generated after it.
 

@@ -177,6 +177,7 @@ class RadixFlow:
     generate_branches = _blocks(RadixFlowClient.generate_branches)
     generate_many = _gathers(RadixFlowClient.generate_many)
     models = _blocks(RadixFlowClient.models)
+    rerank = _blocks(RadixFlowClient.rerank)
     run = _blocks(RadixFlowClient.run)
     score_all = _blocks(RadixFlowClient.score_all)
     score_candidates = _blocks(RadixFlowClient.score_candidates)

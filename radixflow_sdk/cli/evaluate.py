@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,28 +14,38 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from radixflow_sdk._config import Settings, read_settings
+from radixflow_sdk._config import read_settings
 from radixflow_sdk._requests import Normalize
 from radixflow_sdk.cli._shared import BaseUrl, ScoringName, in_flags, progress_bar
-from radixflow_sdk.evals.files import Question, read_questions
-from radixflow_sdk.evals.limits import INTERRUPTED, exit_status, missed, read_limit
+from radixflow_sdk.evals.compare import compare
+from radixflow_sdk.evals.evaluation import Evaluation, Finished
+from radixflow_sdk.evals.files import read_questions
+from radixflow_sdk.evals.formats import read_format
+from radixflow_sdk.evals.limits import INTERRUPTED, read_limit
 from radixflow_sdk.evals.measures import Measures
-from radixflow_sdk.evals.output import check_apart, check_writable, results_path
+from radixflow_sdk.evals.output import (
+    check_apart,
+    check_writable,
+    name_of,
+    results_path,
+)
+from radixflow_sdk.evals.prompts import read_style
 from radixflow_sdk.evals.report import page
-from radixflow_sdk.evals.run import Results, Setup, evaluate
-from radixflow_sdk.evals.summary import summarize
-from radixflow_sdk.exceptions import APIError
+from radixflow_sdk.evals.run import Results, Setup
+from radixflow_sdk.exceptions import InvalidInputError
 
 SHOWN = 10
 
 
 def evaluate_file(
     context: typer.Context,
-    file: Annotated[
-        Path,
+    files: Annotated[
+        list[Path],
         typer.Argument(
-            help="Questions as JSON lines (QuALITY's and RACE's formats too), or a "
-            "folder of such files."
+            metavar="FILE...",
+            help="Questions: JSON lines, a JSON array, CSV, TSV or Parquet, in our "
+            "format or as published; a folder of such files; - for standard input. "
+            "Several files are subsets.",
         ),
     ],
     output: Annotated[
@@ -45,10 +58,39 @@ def evaluate_file(
     report: Annotated[
         Path | None,
         typer.Option(
-            help="Write an HTML page there: diagrams, what failed, what was wrong."
+            help="Write an HTML page there: setup, figures, failures, every question."
         ),
     ] = None,
     scoring: Annotated[ScoringName, typer.Option()] = ScoringName.likelihood,
+    form: Annotated[
+        str | None,
+        typer.Option("--format", help="The files' format; else by their keys."),
+    ] = None,
+    map_: Annotated[
+        str | None,
+        typer.Option(
+            "--map",
+            help="Keys of another format, as "
+            "question=stem,options=choices.text,gold=answerKey.",
+        ),
+    ] = None,
+    template: Annotated[
+        str | None,
+        typer.Option(
+            help="The prompt: a file with {{question}} and {{document}}, or the name "
+            "of an lm-evaluation-harness task such as arc, mmlu or hellaswag."
+        ),
+    ] = None,
+    shots: Annotated[
+        int, typer.Option(min=0, help="Examples before every question.")
+    ] = 0,
+    shots_from: Annotated[
+        Path | None, typer.Option(help="Where the examples come from; else FILE.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Draw the examples; else the first ones.")
+    ] = None,
+    description: Annotated[str, typer.Option(help="Text before everything else.")] = "",
     unconditional: Annotated[
         str | None,
         typer.Option(help="For pmi: what stands before an option without document."),
@@ -62,6 +104,10 @@ def evaluate_file(
     limit: Annotated[
         int | None, typer.Option(min=1, help="Only the first so many questions.")
     ] = None,
+    compare_: Annotated[
+        bool,
+        typer.Option("--compare", help="Compare two results files; nothing is asked."),
+    ] = False,
     restart: Annotated[
         bool, typer.Option("--restart", help="Begin anew; earlier results are lost.")
     ] = False,
@@ -78,24 +124,49 @@ def evaluate_file(
     Ends with 1 where a question failed or the server could not be asked, with 3 where
     an accuracy is under its limit.
     """
+    if compare_:
+        _compare(files, as_json=as_json)
+        return
     setup = Setup(scoring=scoring.value, unconditional=unconditional)
     limits = [read_limit(words, setup) for words in fail_under or ()]
     settings = read_settings(
         base_url=base_url, timeout=timeout, max_connections=concurrency
     )
     odd: list[str] = []
-    everything = read_questions(file, warn=odd.append)
+    reads = read_format(form, map_)
+    questions = read_questions(files, reads=reads, warn=odd.append)
     _tell_some([f"note: {sentence}" for sentence in odd], "notes")
-    questions = everything[:limit]
-    path = output or results_path(file)
-    check_apart("output", path, {"question file": file})
+    examples = questions
+    if shots_from is not None:
+        examples = read_questions(shots_from, reads=reads)
+    style = read_style(template, examples, shots, seed, description)
+    run = Evaluation(
+        name=name_of(files),
+        questions=questions,
+        setup=replace(setup, style=style),
+        settings=settings,
+        output=output or results_path(files),
+        limit=limit,
+        limits=limits,
+        model=model,
+        restart=restart,
+    )
+    others = [("question file", file) for file in files]
+    check_apart("output", run.output, others)
     if report is not None:
-        check_apart("report", report, {"question file": file, "results file": path})
+        check_apart("report", report, [*others, ("results file", run.output)])
         check_writable(report)
     again = f"the same command{' without --restart' if restart else ''} goes on"
-    with Results(path, setup, everything, restart=restart) as results:
-        stopped = _ask(settings, questions, setup, results, model=model, again=again)
-    summary = summarize(file.resolve().name, setup, questions, results, stopped=stopped)
+    with run.open() as results:
+        finished = _ask(run, results)
+        if finished.status == INTERRUPTED:
+            typer.echo(
+                f"radixflow: stopped; {run.answered(results)} of {len(run.asked)} are "
+                f"in {run.output}; {again}",
+                err=True,
+            )
+            raise typer.Exit(INTERRUPTED)
+    summary = finished.summary
     reasons = [in_flags(line, context) for line in summary.reasons]
     _tell_some(reasons, "reasons of failures")
     if (why := summary.why_stopped(again)) is not None:
@@ -103,55 +174,60 @@ def evaluate_file(
     if as_json:
         typer.echo(json.dumps(summary.as_json()))
     elif summary.answered:
-        typer.echo(f"{summary.headline}; details in {path}")
+        typer.echo(f"{summary.headline}; details in {run.output}")
         _show_measures(summary.measures)
     if report is not None:
-        _write_report(report, page(summary), quiet=as_json)
-    for sentence in missed(summary, limits):
+        command = shlex.join(["radixflow", *sys.argv[1:]])
+        _write_report(report, page(summary, command=command), quiet=as_json)
+    for sentence in finished.below:
         typer.echo(f"radixflow: {sentence}", err=True)
-    raise typer.Exit(exit_status(summary, limits))
+    raise typer.Exit(finished.status)
 
 
-def _ask(
-    settings: Settings,
-    questions: Sequence[Question],
-    setup: Setup,
-    results: Results,
-    *,
-    model: str | None,
-    again: str,
-) -> str | None:
-    """Ask, behind a bar; say why it ended early, where the server could not be asked.
+def _compare(files: Sequence[Path], *, as_json: bool) -> None:
+    if len(files) != 2:
+        raise InvalidInputError(
+            f"compare is given {len(files)} files; name two results files.",
+            field="compare",
+            value=len(files),
+        )
+    found = compare(*files)
+    if as_json:
+        typer.echo(json.dumps(found.as_json()))
+        return
+    rest = f"; {found.left_out} answered by one alone" if found.left_out else ""
+    typer.echo(f"{found.questions} questions in both{rest}")
+    table = Table("normalizer", "first", "second", "difference (95%)", "McNemar p")
+    for name, own in found.differences.items():
+        table.add_row(
+            name,
+            f"{own.first:.3f}",
+            f"{own.second:.3f}",
+            f"{own.second - own.first:+.3f} ({own.low:+.3f} to {own.high:+.3f})",
+            f"{own.p:.3g} (+{len(own.gained)} -{len(own.lost)})",
+        )
+    Console().print(table)
+    for name, own in found.differences.items():
+        for verb, names in (("gained", own.gained), ("lost", own.lost)):
+            if names:
+                more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+                typer.echo(f"{name} {verb}: {', '.join(names[:SHOWN])}{more}")
 
-    Raises:
-        InvalidInputError: It would be another model than the results'.
-        typer.Exit: Ctrl-C.
-    """
 
-    def done() -> int:
-        return sum(question.qid in results.records for question in questions)
-
-    try:
-        with progress_bar() as bar:
-            task = bar.add_task("questions", total=len(questions), completed=done())
-            evaluate(
-                settings,
-                questions,
-                setup,
-                results,
-                model=model,
-                done=lambda: bar.advance(task),
-            )
-    except APIError as error:
-        return str(error).removesuffix(".")
-    except KeyboardInterrupt:
+def _ask(run: Evaluation, results: Results) -> Finished:
+    """Ask, behind a progress bar."""
+    damaged = [f"line {number}" for number in results.damaged]
+    if damaged:
         typer.echo(
-            f"radixflow: stopped; {done()} of {len(questions)} are in {results.path}; "
-            f"{again}",
+            f"radixflow: note: {run.output}: {', '.join(damaged[:SHOWN])} cannot be "
+            "read; a question without another line is asked again",
             err=True,
         )
-        raise typer.Exit(INTERRUPTED) from None
-    return None
+    with progress_bar() as bar:
+        task = bar.add_task(
+            "questions", total=len(run.asked), completed=run.answered(results)
+        )
+        return run.run(results, lambda: bar.advance(task))
 
 
 def _tell_some(lines: Sequence[str], what: str) -> None:

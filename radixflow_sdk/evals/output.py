@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
+from radixflow_sdk.evals.containers import STDIN
 from radixflow_sdk.evals.report import PAGE_BEGINS
 from radixflow_sdk.exceptions import InvalidInputError
 
 
-def results_path(questions: Path) -> Path:
-    """Where the results of a question file, or of a folder of them, go by default."""
-    name = questions.resolve().name if questions.is_dir() else questions.stem
-    return Path(f"{name}.results.jsonl")
+def name_of(questions: Sequence[Path]) -> str:
+    """What a run over these files is called."""
+    if len(questions) > 1:
+        return " + ".join(path.name for path in questions)
+    return "stdin" if questions[0] == STDIN else questions[0].resolve().name
 
 
-def check_apart(option: str, path: Path, others: Mapping[str, Path]) -> None:
+def results_path(questions: Sequence[Path]) -> Path:
+    """Where the results of question files, or of a folder of them, go by default."""
+    if len(questions) > 1:
+        return Path("questions.results.jsonl")
+    [file] = questions
+    if file == STDIN:
+        return Path("stdin.results.jsonl")
+    name = file.name.removesuffix(".gz")
+    stem = file.resolve().name if file.is_dir() else Path(name).stem
+    return Path(f"{stem}.results.jsonl")
+
+
+def check_apart(option: str, path: Path, others: Sequence[tuple[str, Path]]) -> None:
     """Refuse a path that is one of the run's other files.
 
     Raises:
         InvalidInputError: It is.
     """
-    for what, other in others.items():
+    for what, other in others:
         if path.resolve() == other.resolve():
             raise _refused(option, path, f"that is the {what}")
 

@@ -1,4 +1,4 @@
-"""An HTML page about a run: accuracies, reliability diagrams, failures, wrong answers.
+"""An HTML page about a run: setup, accuracies, diagrams, failures, every question.
 
 Plain HTML and SVG in one file that loads nothing.
 """
@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from radixflow_sdk._requests import Normalize
+from radixflow_sdk.evals import browse
 from radixflow_sdk.evals.measures import Bin, Measures
-from radixflow_sdk.evals.summary import Summary, Wrong
+from radixflow_sdk.evals.summary import Summary
 
 __all__ = ["PAGE_BEGINS", "page"]
 
@@ -26,29 +27,38 @@ body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto
 table { border-collapse: collapse; }
 th, td { padding: .25rem .75rem; border-bottom: 1px solid #d0d7de; text-align: right; }
 th:first-child, td:first-child, .words th, .words td { text-align: left; }
-.words td { vertical-align: top; overflow-wrap: anywhere; }
-figure { display: inline-block; margin: 1rem 1rem 0 0; }
+.words td { vertical-align: top; overflow-wrap: anywhere; white-space: pre-wrap; }
+.wide { overflow-x: auto; }
+figure { display: inline-block; margin: 1rem 1rem 0 0; max-width: 100%; }
+svg { max-width: 100%; height: auto; }
 """
 
 
-def page(summary: Summary) -> str:
-    """The page."""
+def page(summary: Summary, *, command: str = "") -> str:
+    """The page.
+
+    Args:
+        summary: The run.
+        command: The command line that made it.
+    """
     measures = summary.measures
     title = escape(summary.name)
     return f"""{PAGE_BEGINS}
 <html lang="en"><meta charset="utf-8"><title>{title}</title>
-<style>{_STYLE}</style>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>{_STYLE}{browse.STYLE}</style>
 <h1>{title}</h1>
 <p>{escape(summary.headline)}; details in {escape(summary.results)}.</p>
-{_setup(summary)}
+{_setup(summary, command)}
 {_figures(measures) if measures else ""}
+{_subsets(summary)}
 {_failures(summary)}
-{_wrong(summary.wrong, measures)}
+{browse.section(summary.answers, tuple(measures))}
 </html>
 """
 
 
-def _setup(summary: Summary) -> str:
+def _setup(summary: Summary, command: str) -> str:
     setup = summary.setup
     rows = {
         "model": summary.model or "none answered",
@@ -58,9 +68,26 @@ def _setup(summary: Summary) -> str:
         else repr(setup.unconditional),
         "written": f"{summary.made:%Y-%m-%d %H:%M} UTC",
     }
+    rows |= {name: str(value) for name, value in setup.style.identity().items()}
+    if summary.answers:
+        tokens = summary.tokens
+        reused = 1 - tokens.computed / max(tokens.prompt, 1)
+        rows |= {
+            "route": ", ".join(summary.routes),
+            "questions' digest": summary.digest,
+            "tokens": f"{tokens.prompt:,}, of which {tokens.computed:,} were computed "
+            f"({reused:.0%} reused)",
+            "duration": f"{summary.seconds:.1f} s",
+            "first prompt": setup.style.text(summary.answers[0].question),
+        }
+    if command:
+        rows["command"] = command
     if summary.stopped is not None:
         rows["not finished"] = summary.stopped
-    lines = (f"<tr><th>{name}<td>{escape(value)}</tr>" for name, value in rows.items())
+    lines = (
+        f"<tr><th>{escape(name)}<td>{escape(value)}</tr>"
+        for name, value in rows.items()
+    )
     return f'<table class="words">{"".join(lines)}</table>'
 
 
@@ -71,11 +98,11 @@ def _figures(measures: Mapping[Normalize, Measures]) -> str:
         for name, found in measures.items()
     )
     return f"""<h2>Accuracy</h2>
-<table>
+<div class="wide"><table>
 <tr><th>normalizer<th>right<th>accuracy<th>95% interval<th>chance<th>tied<th>Brier\
 <th>ECE</tr>
 {rows}
-</table>
+</table></div>
 <p>Intervals are Wilson's, of questions taken as independent. A diagram's bars are the
 accuracy of the questions in ten bins of confidence (the softmax probability of the
 picked option), as wide as the bin, with their number above; on the diagonal, confidence
@@ -97,24 +124,25 @@ def _failures(summary: Summary) -> str:
 </table>"""
 
 
-def _wrong(wrong: Sequence[Wrong], measures: Mapping[Normalize, Measures]) -> str:
-    if not measures:
+def _subsets(summary: Summary) -> str:
+    """A row for each subset, with the accuracy and interval of every normalizer."""
+    if len(summary.subsets) < 2:
         return ""
-    rows = [
-        f"<tr><td>{_text(own.qid)}<td>{_text(own.question)}<td>{_text(own.right)}"
-        f"<td>{'<br>'.join(_pick(own, option) for option in own.picks)}</tr>"
-        for own in wrong[: MAX_LISTED + 1]
-    ]
-    more = f", the first {MAX_LISTED}" if len(wrong) > MAX_LISTED else ""
-    return f"""<h2>{len(wrong)} wrong under some normalizer{more}</h2>
-<table class="words">
-<tr><th>question<th>text<th>right<th>picked in its place</tr>
-{_listed(rows)}
-</table>"""
-
-
-def _pick(own: Wrong, option: str) -> str:
-    return f"{_text(option)} ({', '.join(own.picks[option])})"
+    rows = "\n".join(
+        f"<tr><td>{escape(name)}<td>{next(iter(own.values())).count}"
+        + "".join(
+            f"<td>{found.accuracy:.3f} ({found.low:.3f} to {found.high:.3f})"
+            for found in own.values()
+        )
+        + "</tr>"
+        for name, own in summary.subsets.items()
+    )
+    heads = "".join(f"<th>{name}" for name in summary.measures)
+    return f"""<h2>Subsets</h2>
+<div class="wide"><table>
+<tr><th>subset<th>count{heads}</tr>
+{rows}
+</table></div>"""
 
 
 def _some(qids: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -22,7 +22,9 @@ from radixflow_sdk._config import Settings
 from radixflow_sdk._plan import make_plan
 from radixflow_sdk._requests import Normalize, ScoreRequest, Scoring
 from radixflow_sdk._results import ScoreResult
-from radixflow_sdk.evals.files import RESULTS_KEY, Question
+from radixflow_sdk.evals.containers import RESULTS_KEY
+from radixflow_sdk.evals.prompts import DEFAULT_STYLE, PromptStyle
+from radixflow_sdk.evals.questions import Question
 from radixflow_sdk.exceptions import (
     APIConnectionError,
     APIError,
@@ -38,7 +40,7 @@ from radixflow_sdk.sync import RadixFlow
 
 __all__ = ["Failure", "Results", "Setup", "evaluate"]
 
-VERSION = 1
+VERSION = 2
 MODELS_TIMEOUT = 60.0
 """Seconds for a server to say what it serves, with all retries."""
 MIN_IN_A_ROW = 3
@@ -52,6 +54,7 @@ class Setup:
     Attributes:
         scoring: What is read from the model.
         unconditional: Context of ``pmi``; None: no ``pmi``.
+        style: How the questions are put.
 
     Raises:
         InvalidInputError: The two do not go together, or a value is not usable.
@@ -59,14 +62,33 @@ class Setup:
 
     scoring: Scoring = "likelihood"
     unconditional: str | None = None
+    style: PromptStyle = DEFAULT_STYLE
 
     def __post_init__(self) -> None:
+        shown = self.style.words is not None or self.style.shots.count
+        if self.scoring == "label" and shown:
+            raise InvalidInputError(
+                "scoring is 'label'; templates and shots are for likelihood scoring.",
+                field="scoring",
+                value=self.scoring,
+            )
         # What no question could be asked with is refused before the first one.
         options = ("yes", "no")
         make_plan(
             ScoreRequest(
                 " ", options, scoring=self.scoring, unconditional=self.unconditional
             )
+        )
+
+    def identity(self) -> dict[str, str | int | None]:
+        """What a results file says about its setup."""
+        own = {"scoring": self.scoring, "unconditional": self.unconditional}
+        return {**own, **self.style.identity()}
+
+    def request(self, question: Question) -> ScoreRequest:
+        """The request that asks a question."""
+        return self.style.request(
+            question, scoring=self.scoring, unconditional=self.unconditional
         )
 
     @property
@@ -105,6 +127,8 @@ class Results:
         records: The answers, by their question.
         earlier: The questions whose answers were in already.
         failures: Of this run.
+        damaged: Numbers of the file's lines that cannot be read; they stay, and their
+            questions are asked again.
 
     Raises:
         InvalidInputError: The file is of another setup, or is no results file.
@@ -121,6 +145,7 @@ class Results:
         self.path = path
         self.records: dict[str, dict[str, Any]] = {}
         self.failures: list[Failure] = []
+        self.damaged: list[int] = []
         self._setup = setup
         self._asked = {question.qid: _digest(question) for question in questions}
         try:
@@ -177,7 +202,7 @@ class Results:
                 self._begun = True
                 self._file.truncate(self._kept)
                 if not self._kept:
-                    self._write({RESULTS_KEY: VERSION, "setup": asdict(self._setup)})
+                    self._write({RESULTS_KEY: VERSION, "setup": self._setup.identity()})
             self._write(record)
         except OSError as error:
             raise self._broken(error) from None
@@ -195,24 +220,32 @@ class Results:
         if restart or len(lines) < 2:
             return
         try:
-            head, *records = map(json.loads, lines)
+            head = json.loads(lines[0])
             if head[RESULTS_KEY] != VERSION:
                 raise self._other("is of another version of radixflow")
             self._check_setup(head["setup"])
-            for record in records:
-                self._check_question(record["qid"], record["digest"])
-                self._check_answer(record)
-                self.records[record["qid"]] = record
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, InvalidInputError):
                 raise
             raise self._no_results() from None
+        for number, line in enumerate(lines[1:], start=2):
+            try:
+                record = json.loads(line)
+                self._check_answer(record)
+            except (IndexError, KeyError, TypeError, ValueError):
+                self.damaged.append(number)
+            else:
+                self._check_question(record["qid"], record["digest"])
+                self.check_model(record["model"])
+                self.records[record["qid"]] = record
 
     def _check_setup(self, had: Mapping[str, Any]) -> None:
-        for name, value in asdict(self._setup).items():
-            if had[name] != value:
+        own = self._setup.identity()
+        for name in {**own, **had}:
+            before, value = had.get(name), own.get(name)
+            if before != value:
                 raise self._other(
-                    f"is of {_option(name, had[name])}, this run has "
+                    f"is of {_option(name, before)}, this run has "
                     f"{_option(name, value)}"
                 )
 
@@ -226,13 +259,15 @@ class Results:
             )
 
     def _check_answer(self, record: Mapping[str, Any]) -> None:
+        """Refuse a record that the figures cannot be made of."""
+        strings = (record["qid"], record["digest"], record["model"])
+        if not all(isinstance(value, str) for value in strings):
+            raise TypeError
         for name in self._setup.normalizers:
-            count = len(record["scores"][name])
-            if not (
-                0 <= record["gold"] < count and 0 <= record["picked"][name] < count
-            ):
-                raise self._no_results()
-        self.check_model(record["model"])
+            scores = record["scores"][name]
+            if min(record["gold"], record["picked"][name]) < 0:
+                raise IndexError
+            _ = scores[record["gold"]] + scores[record["picked"][name]] + sum(scores)
 
     def _broken(self, error: OSError) -> InvalidInputError:
         name = str(self.path)
@@ -316,7 +351,7 @@ def _ask(
     done: Callable[[], None],
 ) -> None:
     in_a_row = 0
-    requests = (_request(question, setup) for question in questions)
+    requests = map(setup.request, questions)
     with closing(client.score_many(requests)) as outcomes:
         for asked, outcome in enumerate(outcomes, start=1):
             question = questions[outcome.index]
@@ -364,16 +399,6 @@ def _is_of_server(error: BaseException | None) -> bool:
         return True
     return isinstance(error, APIError) and not isinstance(
         error, InvalidRequestError | ContextTooLongError | APITimeoutError
-    )
-
-
-def _request(question: Question, setup: Setup) -> ScoreRequest:
-    return ScoreRequest(
-        document=question.document,
-        options=question.options,
-        question=question.question,
-        scoring=setup.scoring,
-        unconditional=setup.unconditional,
     )
 
 

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from radixflow_sdk._requests import Normalize
-from radixflow_sdk.evals.files import Question
 from radixflow_sdk.evals.measures import Measures, measure
+from radixflow_sdk.evals.questions import Question
 from radixflow_sdk.evals.run import Results, Setup
 from radixflow_sdk.exceptions import PartialGroupError, RadixFlowError
 
-__all__ = ["Summary", "Wrong", "summarize"]
+__all__ = ["Answer", "Summary", "Tokens", "summarize"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wrong:
-    """A question that a normalizer picked a wrong option of.
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A question that was answered, and its record in the results file."""
 
-    Attributes:
-        qid: Its name.
-        question: Its text.
-        right: The right option.
-        picks: For each wrong option that was picked, the normalizers that did.
-    """
+    question: Question
+    record: Mapping[str, Any]
 
-    qid: str
-    question: str
-    right: str
-    picks: Mapping[str, tuple[Normalize, ...]]
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """What the answers cost: tokens of all prompts, and those that were computed."""
+
+    prompt: int
+    computed: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,13 +43,16 @@ class Summary:
         setup: What decided the numbers.
         model: The model that answered; None where none did.
         made: When this was made, UTC.
-        questions: How many there are.
+        questions: How many are asked.
+        total: How many the file has; more than ``questions`` with a limit.
         answered: How many have an answer.
         earlier: How many of these had one before this run.
         failures: For each reason, the names of the questions that failed for it.
         stopped: Why the server was asked no more, or not at all; None where it was.
         measures: Under every normalizer; empty without an answer.
-        wrong: In the order of the questions.
+        subsets: The same for each subset, where there are several.
+        answers: In the order of the questions.
+        seconds: How long this run took.
     """
 
     name: str
@@ -58,12 +61,35 @@ class Summary:
     model: str | None
     made: datetime
     questions: int
+    total: int
     answered: int
     earlier: int
     failures: Mapping[str, Sequence[str]]
     stopped: str | None
     measures: Mapping[Normalize, Measures]
-    wrong: Sequence[Wrong]
+    subsets: Mapping[str, Mapping[Normalize, Measures]]
+    answers: Sequence[Answer]
+    seconds: float
+
+    @property
+    def digest(self) -> str:
+        """Of all answered questions: another text or answer gives another digest."""
+        digests = "".join(answer.record["digest"] for answer in self.answers)
+        return hashlib.sha256(digests.encode()).hexdigest()[:16]
+
+    @property
+    def routes(self) -> tuple[str, ...]:
+        """How the numbers were read, `ScoreResult.route`."""
+        return tuple(sorted({answer.record["route"] for answer in self.answers}))
+
+    @property
+    def tokens(self) -> Tokens:
+        """What the answers cost."""
+        records = [answer.record for answer in self.answers]
+        return Tokens(
+            prompt=sum(record["prompt_tokens"] for record in records),
+            computed=sum(record["computed_tokens"] for record in records),
+        )
 
     @property
     def failed(self) -> int:
@@ -78,9 +104,14 @@ class Summary:
         if self.earlier:
             all_ = "all " if self.earlier == self.answered else ""
             since = f", {all_}{self.earlier} from earlier results"
-        return (
-            f"{self.answered} of {self.questions} questions of {self.name}{who}{since}"
-        )
+        return f"{self.answered} of {self.asked} of {self.name}{who}{since}"
+
+    @property
+    def asked(self) -> str:
+        """How many questions, and with a limit of how many they are the first."""
+        if self.questions == self.total:
+            return f"{self.questions} questions"
+        return f"the first {self.questions:,} of {self.total:,} questions"
 
     @property
     def reasons(self) -> list[str]:
@@ -109,7 +140,7 @@ class Summary:
         return self.stopped
 
     def as_json(self) -> dict[str, Any]:
-        """The figures, for programs; which questions were wrong is in the results."""
+        """The figures, for programs; every question is in the results file."""
         return {
             "model": self.model,
             "questions": self.questions,
@@ -118,6 +149,8 @@ class Summary:
             "failed": self.failed,
             "stopped": self.stopped,
             "measures": {name: asdict(found) for name, found in self.measures.items()},
+            **({} if self.questions == self.total else {"first_of": self.total}),
+            **({"subsets": _plain(self.subsets)} if self.subsets else {}),
         }
 
 
@@ -127,7 +160,9 @@ def summarize(
     questions: Sequence[Question],
     results: Results,
     *,
+    total: int | None = None,
     stopped: str | None = None,
+    seconds: float = 0.0,
 ) -> Summary:
     """What a run came to.
 
@@ -136,10 +171,16 @@ def summarize(
         setup: What decided the numbers.
         questions: Those that count.
         results: The answers; others' among them do not count.
+        total: How many questions the file has; None: as many as count.
         stopped: Why the server was not asked to the end.
+        seconds: How long it took.
     """
-    answered = [question for question in questions if question.qid in results.records]
-    records = [results.records[question.qid] for question in answered]
+    records = results.records
+    answers = [
+        Answer(question, records[question.qid])
+        for question in questions
+        if question.qid in records
+    ]
     failures: dict[str, list[str]] = {}
     for failure in results.failures:
         failures.setdefault(_reason(failure.error), []).append(failure.qid)
@@ -150,39 +191,43 @@ def summarize(
         model=results.model,
         made=datetime.now(UTC),
         questions=len(questions),
-        answered=len(records),
-        earlier=sum(question.qid in results.earlier for question in answered),
+        total=len(questions) if total is None else total,
+        answered=len(answers),
+        earlier=sum(own.question.qid in results.earlier for own in answers),
         failures=failures,
         stopped=stopped,
-        measures={
-            name: measure(
-                (record["scores"][name], record["gold"]) for record in records
+        measures=_measures(answers, setup),
+        subsets={
+            name: _measures(
+                [own for own in answers if own.question.subset == name], setup
             )
-            for name in (setup.normalizers if records else ())
+            for name in dict.fromkeys(own.question.subset for own in answers)
+            if name
         },
-        wrong=tuple(
-            wrong
-            for question, record in zip(answered, records, strict=True)
-            if (wrong := _wrong(question, record["picked"], setup)).picks
-        ),
+        answers=answers,
+        seconds=seconds,
     )
+
+
+def _measures(answers: Sequence[Answer], setup: Setup) -> dict[Normalize, Measures]:
+    return {
+        name: measure(
+            (own.record["scores"][name], own.record["gold"]) for own in answers
+        )
+        for name in (setup.normalizers if answers else ())
+    }
+
+
+def _plain(
+    subsets: Mapping[str, Mapping[Normalize, Measures]],
+) -> dict[str, dict[str, Any]]:
+    return {
+        name: {normalizer: asdict(found) for normalizer, found in own.items()}
+        for name, own in subsets.items()
+    }
 
 
 def _reason(error: RadixFlowError) -> str:
     """Why a question failed; of one that broke off, what broke it."""
     broken = isinstance(error, PartialGroupError) and error.__cause__ is not None
     return str(error.__cause__ if broken else error)
-
-
-def _wrong(question: Question, picked: Mapping[str, int], setup: Setup) -> Wrong:
-    picks: dict[str, tuple[Normalize, ...]] = {}
-    for name in setup.normalizers:
-        if picked[name] != question.gold:
-            option = question.options[picked[name]]
-            picks[option] = (*picks.get(option, ()), name)
-    return Wrong(
-        qid=question.qid,
-        question=question.question,
-        right=question.options[question.gold],
-        picks=picks,
-    )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import REGISTRY
 from vllm.logger import init_logger
 
-from server_ext.api import page
+from server_ext.api import page, rerank
 from server_ext.api.drain import DrainMiddleware, watch_shutdown
 from server_ext.api.exposition import SchedulerCollector
 from server_ext.api.router import router
@@ -31,7 +31,7 @@ SHUTDOWN_SECONDS = 2
 
 
 class RadixFlowEndpoints:
-    """``/v1/branches``, ``/v1/radixflow/...`` and, if enabled, the page."""
+    """``/v1/branches``, ``/rerank``, ``/v1/radixflow/...`` and, if enabled, the page."""
 
     name = "radixflow"
     required_tasks: Any = ("generate",)
@@ -39,6 +39,7 @@ class RadixFlowEndpoints:
     def attach_router(self, app: FastAPI) -> None:
         """Called once while vLLM builds its app."""
         app.include_router(router)
+        app.include_router(rerank.router)
         app.add_middleware(DrainMiddleware)
         if page_wanted(os.environ):
             app.include_router(page.router)

@@ -11,7 +11,7 @@ import json
 import re
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -38,7 +38,9 @@ from server_ext.api.protocol import (
 from server_ext.api.server import Server
 from server_ext.api.tokens import GroupPrompts
 
-__all__ = ["router"]
+__all__ = ["make_group", "router", "while_connected"]
+
+T = TypeVar("T")
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 RANK = re.compile(r"[0-9]{1,9}")
@@ -137,12 +139,21 @@ async def branches(http: Request) -> Response:
 
 async def _answer(http: Request) -> Response:
     server: Server = http.app.state.radixflow
-    request = await _request(server, http)
+    group = await make_group(server, await _request(server, http), http)
+    return GroupResponse(group, server.groups)
+
+
+async def make_group(server: Server, request: BranchesRequest, http: Request) -> Group:
+    """A group, checked and encoded, ready to run.
+
+    Raises:
+        RequestRefused: The server cannot take it, or its client went away.
+    """
     model = server.check(request)
     given = _rank(http.headers.get("x-data-parallel-rank"), server.ranks)
     prompts = await _prompts(server, request, http)
     rank = given if given is not None else server.home(prompts, request.cache_salt)
-    group = Group(
+    return Group(
         engine=server.engine,
         request=request,
         prompts=prompts,
@@ -154,7 +165,6 @@ async def _answer(http: Request) -> Response:
         rank=rank,
         trace_headers=extract_trace_headers(http.headers) or None,
     )
-    return GroupResponse(group, server.groups)
 
 
 async def _request(server: Server, http: Request) -> BranchesRequest:
@@ -174,6 +184,20 @@ async def _prompts(
     server: Server, request: BranchesRequest, http: Request
 ) -> GroupPrompts:
     """Encode the request's texts, unless its client goes away."""
+    return await while_connected(
+        http,
+        lambda: server.encoders.prompts(
+            request, vocabulary=server.vocabulary, limit=server.prompt_limit
+        ),
+    )
+
+
+async def while_connected(http: Request, work: Callable[[], Awaitable[T]]) -> T:
+    """Do some work, and cancel it if the client goes away.
+
+    Raises:
+        RequestRefused: The work's own, or the client went away.
+    """
     refusal = RequestRefused(400, "client_gone", "the client went away")
     async with anyio.create_task_group() as tasks:
 
@@ -184,9 +208,7 @@ async def _prompts(
 
         tasks.start_soon(until_disconnected)
         try:
-            return await server.encoders.prompts(
-                request, vocabulary=server.vocabulary, limit=server.prompt_limit
-            )
+            return await work()
         except RequestRefused as error:
             refusal = error
         finally:

@@ -1,15 +1,13 @@
 """Multiple-choice files as people have them."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from radixflow_sdk import InvalidInputError
-from radixflow_sdk.evals import files
+from radixflow_sdk.evals import containers
 from radixflow_sdk.evals.files import Question, read_questions
 
 DATA = Path(__file__).parent / "data"
@@ -126,7 +124,6 @@ FLAT = {"document": "D.", "question": "Q?", "options": ["x", "y"], "gold": 1}
     ("value", "told"),
     [
         ([1], "is not a JSON object"),
-        (changed(FLAT, document=...), "has no 'document'"),
         (changed(FLAT, gold=...), "has no 'gold'"),
         (changed(FLAT, gold=2), "gold is 2: it names none of the 2 options"),
         (changed(FLAT, gold=True), "gold is True, not a whole number"),
@@ -181,7 +178,7 @@ def test_files_that_hold_nothing_readable(
     path.write_text("[" * 100_000)
     with pytest.raises(InvalidInputError, match="is not JSON"):
         read_questions(path)
-    monkeypatch.setattr(files, "MAX_LINE_BYTES", 20)
+    monkeypatch.setattr(containers, "MAX_LINE_BYTES", 20)
     with pytest.raises(InvalidInputError, match="is over 20 bytes"):
         read_questions(write(path, OURS))
 
@@ -201,7 +198,7 @@ def test_a_name_may_stand_once(tmp_path: Path) -> None:
         ({"question": "a\0"}, "NUL"),
         ({"qid": None}, "id is None"),
         ({"qid": ""}, "id is ''"),
-        ({"gold": ...}, r"has no 'gold'; a line holds document.*from 0"),
+        ({"gold": ...}, r"has no 'gold'; a row of ours holds question.*from 0"),
     ],
 )
 def test_what_cannot_be_scored_is_refused_at_reading(
@@ -253,34 +250,30 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
         "4, question 2",
         "5",
     ]
-    write(path, *[bad] * 50)
+    write(path, *[FLAT | {"gold": 7 + number} for number in range(50)])
     with pytest.raises(InvalidInputError, match=r"^20 mistakes; the rest was not read"):
         read_questions(path)
 
 
+def test_equal_mistakes_are_one_line(tmp_path: Path) -> None:
+    bad = changed(FLAT, gold=7)
+    path = write(tmp_path / "q.jsonl", *[bad] * 50, changed(FLAT, options=[]))
+    with pytest.raises(InvalidInputError) as caught:
+        read_questions(path)
+    first, equal, other = str(caught.value).split("\n")
+    assert first == "51 mistakes:"
+    assert f"{path}:1 to 50 (50 times): gold is 7" in equal
+    assert f"{path}:51: 0 options" in other
+
+
 def test_another_kind_of_file_is_one_mistake(tmp_path: Path) -> None:
-    path = tmp_path / "q.csv"
+    path = tmp_path / "q.txt"
     path.write_text("document,question\nD.,Q?\n")
-    with pytest.raises(InvalidInputError, match=r"q\.csv:1: is not JSON.*no CSV"):
+    with pytest.raises(InvalidInputError, match=r"q\.txt:1: is not JSON.*CSV"):
         read_questions(path)
     path.write_text('{"radixflow_eval": 1}\n')
     with pytest.raises(InvalidInputError, match="an evaluation's results"):
         read_questions(path)
-
-
-def test_the_converter_of_the_docs(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text()
-    program = page.partition("```py\n")[2].partition("```")[0]
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        input="document,question,gold,option0,option1,option2\nD.,Q?,1,x,y,\n",
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    (tmp_path / "q.jsonl").write_text(done.stdout)
-    (question,) = read_questions(tmp_path / "q.jsonl")
-    assert (question.options, question.gold) == (("x", "y"), 1)
 
 
 def test_ids_are_the_same_from_wherever_a_file_is_read(

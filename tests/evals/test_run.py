@@ -160,14 +160,115 @@ def test_what_is_no_results_file_is_never_thrown_away(
 
 
 @pytest.mark.parametrize("record", ["{}", "[]", "7", '{"qid": "q0"}', None])
-def test_a_results_file_that_was_damaged(file: Path, record: str | None) -> None:
-    _, lines = run(FakeServer(), file)
+def test_a_damaged_line_is_named_and_its_question_asked_again(
+    file: Path, record: str | None
+) -> None:
+    done, lines = run(FakeServer(), file)
     path = file.parent / "out.jsonl"
-    record = record or json.dumps(lines[1] | {"scores": {}})
-    path.write_text(path.read_text() + record + "\n")
-    done, _ = run(FakeServer(), file)
+    text = path.read_text().splitlines()
+    text[2] = record or json.dumps(lines[2] | {"scores": {}})
+    path.write_text("\n".join(text) + "\n")
+    server = FakeServer()
+    done, again = run(server, file)
+    assert done.exit_code == 0
+    assert "line 3 cannot be read" in " ".join(done.stderr.split())
+    assert len(server.requests) == 1
+    assert again[-1] == lines[2]
+    done, _ = run(server, file)
+    assert (done.exit_code, len(server.requests)) == (0, 1)
+
+
+def test_a_damaged_head_is_no_results_file(file: Path) -> None:
+    run(FakeServer(), file)
+    path = file.parent / "out.jsonl"
+    path.write_text(path.read_text().replace('"setup"', '"set', 1))
+    done = RUN.invoke(cli.app, ["eval", str(file), "--output", str(path)])
     assert done.exit_code == 2
     assert "holds no results of this command" in done.stderr
+
+
+def body(server: FakeServer) -> dict[str, Any]:
+    return server.requests[-1].body
+
+
+def test_without_a_document_no_blank_lines_stand_first(file: Path) -> None:
+    file.write_text('{"question": "Where?", "options": ["a", "b"], "gold": "B"}\n')
+    server = FakeServer()
+    for words, output in (([], "a"), (["--scoring", "label"], "b")):
+        assert run(server, file, *words, output=output)[0].exit_code == 0
+        asked = body(server)
+        assert asked["document"] == {"text": ""}
+        assert asked["question"].startswith("Question: Where?")
+
+
+def test_a_template_shots_and_a_description(file: Path) -> None:
+    server = FakeServer()
+    words = ["--template", "mmlu", "--shots", "1", "--description", "Choose.\n\n"]
+    done, (head, *_) = run(server, file, *words, "--limit", "1")
+    assert done.exit_code == 0, done.output
+    shown = "Where?\nA. Rome\nB. Oslo\nAnswer: B\n\n"
+    asked = body(server)
+    assert (
+        asked["document"]["text"]
+        == f"Choose.\n\n{shown}Where?\nA. Rome\nB. Oslo\nAnswer:"
+    )
+    assert [branch["text"] for branch in asked["branches"]] == [" A", " B"]
+    assert head["setup"]["template"] == "mmlu"
+    done, _ = run(server, file, *words[2:], "--limit", "1")
+    assert "is of --template mmlu, this run has no --template" in done.stderr
+
+
+def test_a_template_of_a_file(file: Path) -> None:
+    template = file.parent / "words.txt"
+    template.write_text("{{document}}\n{{ qid }}: {{question}}\n=>\n")
+    server = FakeServer()
+    words = ["--template", str(template), "--limit", "1"]
+    assert run(server, file, *words)[0].exit_code == 0
+    assert body(server)["document"]["text"] == "Document 0.\nq0: Where?\n=>"
+    template.write_text("{{none}}")
+    done, _ = run(server, file, *words, "--restart")
+    assert done.exit_code == 2
+    assert "has no 'none'" in done.stderr
+    template.write_text("nothing")
+    done, _ = run(server, file, *words)
+    assert "without {{question}}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--template", "none"], "neither a file"),
+        (["--shots", "4"], "has 4 questions, and one more"),
+        (["--shots", "1", "--scoring", "label"], "for likelihood scoring"),
+        (["--format", "none"], "there are quality, race"),
+        (["--map", "gold"], "write NAME=KEY"),
+    ],
+)
+def test_a_style_that_cannot_be(file: Path, words: list[str], told: str) -> None:
+    server = FakeServer()
+    done, lines = run(server, file, *words)
+    assert done.exit_code == 2
+    assert told in " ".join(done.stderr.split())
+    assert not lines
+    assert not server.requests
+
+
+def test_seeded_shots_are_the_same_each_time(file: Path) -> None:
+    def shown(seed: str) -> str:
+        server = FakeServer()
+        words = ["--shots", "2", "--seed", seed, "--limit", "1", "--restart"]
+        assert run(server, file, *words)[0].exit_code == 0
+        return str(body(server)["document"])
+
+    assert shown("1") == shown("1")
+    assert len({shown(str(seed)) for seed in range(6)}) > 1
+
+
+def test_a_limit_says_of_how_many(file: Path) -> None:
+    done, _ = run(FakeServer(), file, "--limit", "2")
+    assert "2 of the first 2 of 4 questions of asked.jsonl" in done.stdout
+    done, _ = run(FakeServer(), file, "--limit", "2", "--json")
+    assert json.loads(done.stdout)["first_of"] == 4
 
 
 def test_the_question_file_is_not_written_over(file: Path) -> None:
@@ -505,7 +606,8 @@ def test_the_report_says_what_failed_and_what_was_wrong(file: Path) -> None:
         ">accuracy</text>",
         "<h2>1 failed</h2>",
         "answered 422",
-        "<td>q3<td>Where?<td>Rome<td>Oslo (sum, mean, char, byte",
+        "<th>first prompt<td>Document 1.\n\nQuestion: Where?\nAnswer:",
+        "<th>route<td>branches",
     ):
         assert told in text, told
     assert f"{datetime.now(UTC):%Y-%m-%d}" in text

@@ -11,6 +11,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from server_ext.api import rerank
 from server_ext.api.encoders import Encoders
 from server_ext.api.group import Load, Route
 from server_ext.api.router import router
@@ -198,6 +199,7 @@ def serve(engine: FakeEngine, **changes: Any) -> FastAPI:
     }
     app = FastAPI()
     app.include_router(router)
+    app.include_router(rerank.router)
     app.state.radixflow = Server(**settings | changes)
     return app
 
