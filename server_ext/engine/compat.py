@@ -32,6 +32,7 @@ __all__ = [
     "device_type",
     "forget_unwritten",
     "installed_version",
+    "keeps_native_checkpoints",
     "needs_fence",
     "published_this_round",
     "recurrent_managers",
@@ -80,16 +81,12 @@ def check_version() -> str:
     return version
 
 
-def check_configuration(
-    config: VllmConfig, block_size: int | None, match_unit: int | None = None
-) -> None:
+def check_configuration(config: VllmConfig, block_size: int | None = None) -> None:
     """Refuse a server configuration in which states could not be reused.
 
     Args:
         config: the engine's configuration.
         block_size: the scheduler's block size in tokens, if it is not the cache's.
-        match_unit: tokens between two boundaries that a hit can land on, if it is not
-            a block.
 
     Raises:
         ConfigurationError: with the first thing that is wrong.
@@ -106,16 +103,15 @@ def check_configuration(
             "drop --no-enable-prefix-caching"
         )
     if config.model_config.is_hybrid:
-        block = block_size or cache.block_size
-        _check_states(config, block, match_unit or block)
+        _check_states(config, block_size or cache.block_size)
 
 
-def _check_states(config: VllmConfig, block: int, unit: int) -> None:
+def _check_states(config: VllmConfig, block: int) -> None:
     """What a hybrid model needs for its states to be published at all.
 
     vLLM ends the chunks of a prompt at block boundaries, so a prompt waits while less
     than a block is left of a round; only a block larger than a whole round is computed
-    in pieces.  Planned chunks end at any match unit, so nothing waits.
+    in pieces.  Planned chunks end anywhere, so nothing waits.
     """
     mode = config.cache_config.mamba_cache_mode
     if mode != "align":
@@ -125,13 +121,15 @@ def _check_states(config: VllmConfig, block: int, unit: int) -> None:
         )
     budget = config.scheduler_config.max_num_batched_tokens
     rows = config.scheduler_config.max_num_seqs
-    planned = policy_from_config(config.additional_config).tree and unit < block
-    if not planned and block <= budget < block + rows - 1:
+    planned = policy_from_config(config.additional_config).tree
+    if (
+        not planned or keeps_native_checkpoints(config)
+    ) and block <= budget < block + rows - 1:
         raise ConfigurationError(
             f"{rows} rows that generate leave {budget - rows + 1} tokens of a round, "
             f"less than a cache block ({block}), so a long document could wait for "
             f"ever: raise --max-num-batched-tokens to {block + rows - 1}, lower "
-            "--max-num-seqs, or use --policy radixflow+ with --prefix-match-unit 16"
+            "--max-num-seqs, or use --policy radixflow+"
         )
 
 
@@ -161,6 +159,20 @@ def check_pool(config: VllmConfig, layout: KVCacheConfig) -> None:
             f"tokens takes {needed}: lower --max-model-len, or give the cache more "
             "memory (--gpu-memory-utilization, --kv-cache-memory-bytes)"
         )
+
+
+def keeps_native_checkpoints(config: VllmConfig) -> str | None:
+    """What on this server rules planned checkpoints out; None: nothing.
+
+    A connector hands over blocks of its own, and EAGLE and MTP look prefixes up one
+    unit short: both rely on where vLLM itself ends chunks and publishes states.
+    """
+    speculative = config.speculative_config
+    if config.kv_transfer_config is not None:
+        return "the KV connector"
+    if speculative is not None and speculative.use_eagle_block_drop():
+        return "speculative decoding"
+    return None
 
 
 def device_type(config: VllmConfig) -> str:

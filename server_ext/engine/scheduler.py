@@ -76,9 +76,7 @@ class RadixFlowScheduler(AsyncScheduler):
         self._gate = Gate(POLICIES["radix"])
         try:
             self._version = compat.check_version()
-            compat.check_configuration(
-                vllm_config, kwargs.get("block_size"), kwargs.get("hash_block_size")
-            )
+            compat.check_configuration(vllm_config, kwargs.get("block_size"))
             super().__init__(vllm_config, *args, **kwargs)
             self._check_block_copy()
             self._recurrent = compat.recurrent_managers(self.kv_cache_manager)
@@ -141,18 +139,14 @@ class RadixFlowScheduler(AsyncScheduler):
         )
 
     def _make_planner(self, policy: Policy) -> StopPlanner | None:
-        """A planner where chunks may end anywhere, None where the native ends stay.
-
-        A connector hands over blocks of its own, and EAGLE looks prefixes up one unit
-        short: both keep the native stops, and so the native reuse.
-        """
+        """A planner where chunks may end anywhere, None where the native ends stay."""
         self._stops.clear()
         if not policy.tree or not self._recurrent:
             return None
-        if self.connector is not None or self.use_eagle_block_drop:
+        if reason := compat.keeps_native_checkpoints(self.vllm_config):
             logger.warning(
                 "RadixFlow: %s keeps vLLM's own checkpoints; prefix trees are off",
-                "the KV connector" if self.connector else "speculative decoding",
+                reason,
             )
             return None
         tree = PrefixTree(

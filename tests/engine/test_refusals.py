@@ -27,7 +27,6 @@ from tests.engine.harness import (
         ({"prefix_caching": False}, "prefix caching is off"),
         ({"cache_mode": "none", "match_unit": None}, "--mamba-cache-mode"),
         ({"preset": "radixflow", "token_budget": 142}, "wait for ever"),
-        ({"match_unit": None, "token_budget": 142}, "wait for ever"),
         ({"preset": "radixfast"}, "unknown RadixFlow policy"),
         ({"settings": {"traversl": True}}, "unknown key"),
         ({"settings": {"hold_ms": 0}}, "hold_ms"),
@@ -58,6 +57,9 @@ def test_refused_configurations(
         {"token_budget": 130},
         {"token_budget": 142},
         {"token_budget": 100},
+        {"token_budget": 128, "match_unit": None},
+        {"token_budget": 140, "match_unit": None},
+        {"token_budget": 142, "match_unit": None},
         {"token_budget": 143, "preset": "radixflow"},
         {"block_size": 528, "rows": 100, "token_budget": 530},
     ],
@@ -81,7 +83,7 @@ def test_small_budgets_that_work(knobs: dict[str, Any]) -> None:
     driver.send(make_group(scheduler, "g", document, tails, scored=4))
     driver.run(1500)
     block = scheduler.knobs.block_size
-    unit = 16 if scheduler.policy_preset.tree else block
+    unit = scheduler.knobs.unit if scheduler.policy_preset.tree else block
     hits = sorted(driver.cached_tokens(f"g-{branch}") for branch in range(4))
     assert hits[1] >= 1500 // unit * unit - unit
 
