@@ -230,7 +230,7 @@ class RadixFlowClient:
             on_event: Called with an event for every request and group, in the event
                 loop, so it must be fast. An exception in it is logged and ignored.
             on_response: Called with every HTTP answer to a group once it has ended,
-                also errors and broken ones: status, headers, request id, the bytes read.
+                errors too: status, headers, request id, the bytes read.
                 ``on_response=answers.append`` collects them. Must be fast.
             tracing: True, or a ``TracerProvider``: an OpenTelemetry span for each
                 group with a child for each branch, and ``traceparent`` on every
