@@ -9,6 +9,7 @@ unfinished branches.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -267,7 +268,7 @@ class Tally:
         shared_tokens: Tokens of the prefix that every prompt has.
         completed: Branches with a result.
         failed: Branches that failed.
-        usages: Usage of each branch with a result.
+        usage: Sums over the branches with a result.
         label_ids: Token ids of the labels, the same for every branch.
     """
 
@@ -276,7 +277,7 @@ class Tally:
     shared_tokens: int = 0
     completed: int = 0
     failed: int = 0
-    usages: list[_Usage] = field(default_factory=list)
+    usage: Counter[str] = field(default_factory=Counter)
     label_ids: list[int] | None = None
 
     def add(self, event: _Event) -> None:
@@ -294,7 +295,7 @@ class Tally:
                 self.shared_tokens = event.shared_tokens
             case _Completed():
                 self.completed += 1
-                self.usages.append(event.usage)
+                self.usage.update(event.usage.model_dump())
                 self._check_prompt(event)
                 self._check_labels(event)
             case _Failed():
@@ -328,12 +329,11 @@ class Tally:
                 f"{self.completed} and {self.failed}",
             )
         for name in _Usage.model_fields:
-            total = sum(getattr(usage, name) for usage in self.usages)
-            if getattr(event.usage, name) != total:
+            total = getattr(event.usage, name)
+            if total != self.usage[name]:
                 raise _invalid(
                     event.event,
-                    f"{getattr(event.usage, name)} {name} where the branches have "
-                    f"{total}",
+                    f"{total} {name} where the branches have {self.usage[name]}",
                 )
 
 
