@@ -38,11 +38,17 @@ from radixflow_sdk.exceptions import (
     PartialGroupError,
 )
 
-Answer: TypeAlias = BranchResult | BranchText | BranchFailed | None
+
+class Yielded:
+    """Stands for a result that was yielded to the caller and is no longer kept."""
+
+
+Answer: TypeAlias = BranchResult | BranchText | BranchFailed | Yielded | None
 
 Result = TypeVar("Result", covariant=True)
 
-_FINISHED = (BranchResult, BranchText)
+_FINISHED = (BranchResult, BranchText, Yielded)
+_YIELDED = Yielded()
 # Answers are kept in chunks: a new state copies one chunk, not all 4,096 answers.
 _CHUNK = 64
 
@@ -103,11 +109,20 @@ def fold(state: GroupState, event: BranchEvent) -> GroupState:
     if not 0 <= event.index < len(state.plan.request.branches):
         raise _wrong(state, f"answered branch {event.index}, which was never sent")
     number, place = divmod(event.index, _CHUNK)
-    chunks = list(state.chunks)
-    answers = list(chunks[number])
-    if answers[place] is not None:
+    if state.chunks[number][place] is not None:
         raise _wrong(state, f"answered branch {event.index} twice")
-    answers[place] = event
+    return _with_answer(state, event.index, event)
+
+
+def forget(state: GroupState, index: int) -> GroupState:
+    """The state without a branch's result, once its candidates have been yielded."""
+    return _with_answer(state, index, _YIELDED)
+
+
+def _with_answer(state: GroupState, index: int, answer: Answer) -> GroupState:
+    number, place = divmod(index, _CHUNK)
+    chunks, answers = list(state.chunks), list(state.chunks[number])
+    answers[place] = answer
     chunks[number] = tuple(answers)
     return replace(state, chunks=tuple(chunks))
 
@@ -132,7 +147,7 @@ def candidates_of(
 
 
 class Finish(Protocol[Result]):
-    """`finish`, or `finish_texts`."""
+    """`finish`, `finish_stream` or `finish_texts`."""
 
     def __call__(
         self,
@@ -180,6 +195,17 @@ def finish(
         normalize=state.plan.normalize,
         route=started.route,
     )
+
+
+def finish_stream(
+    state: GroupState,
+    *,
+    elapsed: float,
+    cause: APIError | None = None,
+    keep_partial: bool = False,
+) -> None:
+    """`finish` for a group whose candidates have been yielded."""
+    _close(state, cause, keep_partial=keep_partial)
 
 
 def finish_texts(
@@ -240,17 +266,22 @@ def partial(state: GroupState, cause: APIError | None = None) -> PartialGroupErr
     if request_id is None and state.started is not None:
         request_id = state.started.request_id
     scored = state.plan.request.sampling is None
-    named, kept = ("options", "candidates") if scored else ("branches", "branches")
+    named, kept_in = ("options", "candidates") if scored else ("branches", "branches")
     first = f"{named}[{failures[0].index}]: {failures[0]}" if failures else str(cause)
+    kept = any(
+        isinstance(answer, BranchResult | BranchText) for answer in state.answers
+    )
+    where = f"are in `{kept_in}` of this error" if kept else "have been yielded"
     return PartialGroupError(
-        f"{len(failures)} of {len(state.plan.options)} {kept} have no "
-        f"{'score' if scored else 'text'} ({first}); the others are in `{kept}` of "
-        "this error.",
+        f"{len(failures)} of {len(state.plan.options)} {kept_in} have no "
+        f"{'score' if scored else 'text'} ({first}); the others {where}.",
         candidates=_finished(state),
         branches=_texts(state),
         failures=failures,
         request_id=request_id,
         group_id=state.plan.request.group_id,
+        retryable=all(failure.retryable for failure in failures)
+        and (cause is None or cause.retryable),
     )
 
 

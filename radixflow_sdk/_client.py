@@ -41,7 +41,7 @@ from typing import (
 import anyio
 
 from radixflow_sdk import _assembly, _letters, _rerank
-from radixflow_sdk._assembly import Finish, finish, finish_texts
+from radixflow_sdk._assembly import Finish, finish, finish_stream, finish_texts
 from radixflow_sdk._config import CallSettings, RetryPolicy, Timeouts, read_settings
 from radixflow_sdk._dispatch import Dispatcher
 from radixflow_sdk._events import ClientEvent, GroupEnded, RawResponse
@@ -230,7 +230,7 @@ class RadixFlowClient:
             on_event: Called with an event for every request and group, in the event
                 loop, so it must be fast. An exception in it is logged and ignored.
             on_response: Called with every HTTP answer to a group once it has ended,
-                also errors and broken ones: status, headers, request id, bytes read.
+                errors too: status, headers, request id, the bytes read.
                 ``on_response=answers.append`` collects them. Must be fast.
             tracing: True, or a ``TracerProvider``: an OpenTelemetry span for each
                 group with a child for each branch, and ``traceparent`` on every
@@ -383,7 +383,7 @@ class RadixFlowClient:
         texts = _rerank.read_passages(passages)
         _rerank.check(query, top_n=top_n, mode=mode, template=template)
         if mode == "label":
-            model = await self._first_model()
+            model = self._call_settings.model or await self._first_model()
             request = _rerank.label_request(
                 query,
                 texts,
@@ -703,12 +703,14 @@ class RadixFlowClient:
                     async for event in events:
                         call.add(event)
                         if isinstance(event, BranchResult):
-                            for candidate in call.candidates_of(event):
+                            candidates = call.candidates_of(event)
+                            call.forget(event)
+                            for candidate in candidates:
                                 yield candidate
             except APIError as error:
-                call.end(finish, error, keep_partial=keep_partial)
+                call.end(finish_stream, error, keep_partial=keep_partial)
                 return
-            call.end(finish, None, keep_partial=keep_partial)
+            call.end(finish_stream, None, keep_partial=keep_partial)
 
     def _call(self, plan: Plan, sums: Sequence[float] = ()) -> _Call:
         tracing = self._call_settings.tracing
@@ -814,6 +816,9 @@ class _Call:
 
     def candidates_of(self, result: BranchResult) -> tuple[ScoredCandidate, ...]:
         return _assembly.candidates_of(self._state, result)
+
+    def forget(self, result: BranchResult) -> None:
+        self._state = _assembly.forget(self._state, result.index)
 
     def end(
         self, finish: Finish[T], cause: APIError | None, *, keep_partial: bool

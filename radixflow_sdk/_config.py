@@ -195,6 +195,8 @@ def read_settings(
     urls = base_url.split(",") if isinstance(base_url, str) else base_url
     if not isinstance(urls, Sequence):
         raise refuse("base_url", base_url, f"give something like {DEFAULT_BASE_URL}")
+    if "" in [str(url).strip() for url in urls]:
+        raise refuse("base_url", base_url, "remove the empty entry or comma")
     if isinstance(timeout, Timeouts):
         timeouts = timeout
     else:
@@ -225,6 +227,8 @@ def _check_base_url(url: str) -> None:
             "base_url holds a user name or password; give api_key instead.",
             field="base_url",
         )
+    if not url.isprintable():
+        raise refuse("base_url", url, "remove the control character")
     if not _is_base_url(url):
         raise refuse("base_url", url, f"give something like {DEFAULT_BASE_URL}")
 

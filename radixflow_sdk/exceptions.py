@@ -217,12 +217,14 @@ class PartialGroupError(RadixFlowError):
 
     Attributes:
         candidates: The finished candidates, in the order of ``options``. They have no
-            probability, which needs all candidates.
+            probability, which needs all candidates. Empty for `stream_candidates`,
+            which has yielded them.
         branches: Of `generate_branches`, the finished branches, in the order given.
         failures: One error for each option without a score, or branch without a text,
             in the order given.
         request_id: ``X-Request-ID`` of the last request of the group, where known.
         group_id: The group.
+        retryable: Whether every failure is retryable; an attribute of the instance.
 
     ``__cause__`` is the `APIError` that ended the group, where one did.
     """
@@ -236,8 +238,10 @@ class PartialGroupError(RadixFlowError):
         failures: tuple[BranchError, ...] = (),
         request_id: str | None = None,
         group_id: str | None = None,
+        retryable: bool = False,
     ) -> None:
         super().__init__(message)
+        self.retryable = retryable
         self.candidates = candidates
         self.branches = branches
         self.failures = failures

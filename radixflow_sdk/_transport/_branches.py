@@ -9,13 +9,22 @@ unfinished branches.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+)
 
 from radixflow_sdk._messages import (
+    Branch,
     BranchEvent,
     BranchFailed,
     BranchResult,
@@ -80,23 +89,14 @@ async def _read_events(
     A body that is read to its end leaves the connection reusable, and the server does
     not mistake the close for a disconnect.
     """
-    started = False
+    tally = Tally()
     completed: GroupCompleted | None = None
     async with aclosing(answer.lines()) as lines:
         async for line in lines:
-            event = read_event(line, request)
-            if event is None:
-                continue
-            # Exactly the first event is a start, and nothing follows the end.
-            if completed is not None or started is isinstance(event, GroupStarted):
-                raise InvalidResponseError(
-                    f"The server sent {type(event).__name__} out of order; report this "
-                    "to its operator."
-                )
-            started = True
+            event = read_event(line, request, tally)
             if isinstance(event, GroupCompleted):
                 completed = event
-            else:
+            elif event is not None:
                 yield answer.secrets.redact_event(event)
     if completed is None:
         raise StreamBrokenError(
@@ -177,10 +177,10 @@ class _Completed(_Message):
     event: Literal["branch.completed"]
     index: _Count
     request_id: str
-    token_ids: Annotated[list[_Count], Field(min_length=1)]
-    token_logprobs: list[_LogProb]
-    token_is_top: list[bool] | None = None
-    labels: list[_Label] | None
+    token_ids: Annotated[list[_Count], Field(min_length=1, fail_fast=True)]
+    token_logprobs: Annotated[list[_LogProb], Field(fail_fast=True)]
+    token_is_top: Annotated[list[bool], Field(fail_fast=True)] | None = None
+    labels: Annotated[list[_Label], Field(fail_fast=True)] | None
     usage: _Usage
 
 
@@ -226,7 +226,7 @@ class _Model(_Message):
 
 
 class _Models(_Message):
-    data: Annotated[list[_Model], Field(min_length=1)]
+    data: Annotated[list[_Model], Field(min_length=1, fail_fast=True)]
 
 
 def read_models(body: bytes) -> tuple[str, ...]:
@@ -258,8 +258,94 @@ def read_stats(body: bytes) -> Mapping[str, Any]:
     return value
 
 
-def read_event(line: bytes, request: GroupRequest) -> BranchEvent | None:
-    """One line of the answer to ``request``; None for an event that is not known.
+@dataclass(slots=True)
+class Tally:
+    """What one answer has claimed so far, to refuse contradictions.
+
+    Attributes:
+        started: Whether ``group.started`` has arrived.
+        ended: Whether ``group.completed`` has arrived.
+        shared_tokens: Tokens of the prefix that every prompt has.
+        completed: Branches with a result.
+        failed: Branches that failed.
+        usage: Sums over the branches with a result.
+        label_ids: Token ids of the labels, the same for every branch.
+    """
+
+    started: bool = False
+    ended: bool = False
+    shared_tokens: int = 0
+    completed: int = 0
+    failed: int = 0
+    usage: Counter[str] = field(default_factory=Counter)
+    label_ids: list[int] | None = None
+
+    def add(self, event: _Event) -> None:
+        """Count one event.
+
+        Raises:
+            InvalidResponseError: It contradicts an earlier one.
+        """
+        # Exactly the first event is a start, and nothing follows the end.
+        if self.ended or self.started is isinstance(event, _Started):
+            raise _invalid(event.event, "out of order")
+        match event:
+            case _Started():
+                self.started = True
+                self.shared_tokens = event.shared_tokens
+            case _Completed():
+                self.completed += 1
+                self.usage.update(event.usage.model_dump())
+                self._check_prompt(event)
+                self._check_labels(event)
+            case _Failed():
+                self.failed += 1
+            case _Ended():
+                self.ended = True
+                self._check_end(event)
+
+    def _check_prompt(self, event: _Completed) -> None:
+        prompt = event.usage.prompt_tokens
+        scored = 0 if event.labels else len(event.token_ids)
+        if prompt < max(self.shared_tokens, scored):
+            raise _invalid(
+                event.event,
+                f"a prompt of {prompt} tokens with {self.shared_tokens} shared and "
+                f"{scored} scored ones",
+            )
+
+    def _check_labels(self, event: _Completed) -> None:
+        ids = [label.token_id for label in event.labels or ()]
+        if self.label_ids is None:
+            self.label_ids = ids
+        elif ids != self.label_ids:
+            raise _invalid(event.event, "labels with other token ids than before")
+
+    def _check_end(self, event: _Ended) -> None:
+        if (event.completed, event.failed) != (self.completed, self.failed):
+            raise _invalid(
+                event.event,
+                f"{event.completed} completed and {event.failed} failed branches after "
+                f"{self.completed} and {self.failed}",
+            )
+        for name in _Usage.model_fields:
+            total = getattr(event.usage, name)
+            if total != self.usage[name]:
+                raise _invalid(
+                    event.event,
+                    f"{total} {name} where the branches have {self.usage[name]}",
+                )
+
+
+def read_event(
+    line: bytes, request: GroupRequest, tally: Tally | None = None
+) -> BranchEvent | None:
+    """One line of the answer to ``request``; None for an unknown event.
+
+    Args:
+        line: The line.
+        request: The request.
+        tally: The earlier events of the same answer.
 
     Raises:
         InvalidResponseError: The line breaks the wire's rules.
@@ -270,6 +356,8 @@ def read_event(line: bytes, request: GroupRequest) -> BranchEvent | None:
         if (name := _event_name(line)) in _KNOWN:
             raise _invalid(name, first_problem(error, show_input=True)) from None
         return None
+    if tally is not None:
+        tally.add(event)
     match event:
         case _Started():
             return _started(event, request)
@@ -315,20 +403,30 @@ def _result(event: _Completed, request: GroupRequest) -> BranchResult:
     tops: Sequence[bool | None] = event.token_is_top or [None] * count
     if not count == len(event.token_logprobs) == len(tops):
         raise _invalid(event.event, f"other than one number for each of {count} tokens")
-    rows = zip(event.token_ids, event.token_logprobs, tops, strict=True)
+    branch = _branch(event.event, event.index, request)
+    if request.labels is None:
+        sent = branch.content
+        if not isinstance(sent, str) and event.token_ids != list(sent):
+            raise _invalid(event.event, "token ids other than those sent")
+    elif count != 1:
+        raise _invalid(event.event, f"{count} generated tokens in place of one")
+    usage = event.usage
+    if usage.cached_tokens + usage.computed_tokens != usage.prompt_tokens:
+        raise _invalid(
+            event.event,
+            f"{usage.cached_tokens} cached and {usage.computed_tokens} computed tokens "
+            f"of {usage.prompt_tokens}",
+        )
+    scores = zip(event.token_ids, event.token_logprobs, tops, strict=True)
     return BranchResult(
-        index=_branch_index(event.event, event.index, request),
+        index=branch.index,
         request_id=event.request_id,
         tokens=tuple(
             TokenScore(token_id=token, logprob=value, is_top=top)
-            for token, value, top in rows
+            for token, value, top in scores
         ),
         labels=_labels(event, request.labels),
-        usage=Usage(
-            prompt_tokens=event.usage.prompt_tokens,
-            cached_tokens=event.usage.cached_tokens,
-            computed_tokens=event.usage.computed_tokens,
-        ),
+        usage=Usage(**usage.model_dump()),
     )
 
 
@@ -340,6 +438,9 @@ def _labels(
     labels = event.labels or []
     if [label.label for label in labels] != list(sent):
         raise _invalid(event.event, "labels other than those sent")
+    for label in labels:
+        if isinstance(label.label, int) and label.token_id != label.label:
+            raise _invalid(event.event, f"token {label.token_id} for {label.label}")
     return tuple(
         LabelScore(label=label.label, token_id=label.token_id, logprob=label.logprob)
         for label in labels
@@ -348,7 +449,7 @@ def _labels(
 
 def _failed(event: _Failed, request: GroupRequest) -> BranchFailed:
     return BranchFailed(
-        index=_branch_index(event.event, event.index, request),
+        index=_branch(event.event, event.index, request).index,
         request_id=event.request_id,
         code=event.error.code,
         message=event.error.message,
@@ -364,11 +465,11 @@ def _ended(event: _Ended) -> GroupCompleted:
     )
 
 
-def _branch_index(event: str, index: int, request: GroupRequest) -> int:
-    """The wire counts the branches of one request, the plan those of the group."""
+def _branch(event: str, index: int, request: GroupRequest) -> Branch:
+    """The branch at a position of one request; its own index is that in the group."""
     if index >= len(request.branches):
         raise _invalid(event, f"branch {index} where {len(request.branches)} were sent")
-    return request.branches[index].index
+    return request.branches[index]
 
 
 def _invalid(message: str, what: str) -> InvalidResponseError:

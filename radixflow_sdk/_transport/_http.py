@@ -29,6 +29,7 @@ T = TypeVar("T")
 HTTPClient: TypeAlias = httpx.AsyncClient
 
 _MAX_ERROR_BYTES = 64 * 2**10
+_IDENTITY = ("", "identity")
 # The logits rows of a prompt of 100,000 tokens, as vLLM's completions spell them, take
 # about 20 MB.
 _MAX_BYTES = 64 * 2**20
@@ -195,6 +196,8 @@ class HTTPSession:
         boundary = ErrorBoundary(
             url, request_id=headers.get("X-Request-ID"), group_id=group_id
         )
+        # A few bytes of a compressed answer can expand to gigabytes.
+        headers = {"Accept-Encoding": "identity", **headers}
         if content is not None:
             headers = {"Content-Type": "application/json", **headers}
         if self._api_key is not None:
@@ -313,9 +316,16 @@ async def _send(
 
 
 async def _check_status(response: httpx.Response, answer: Answer, url: str) -> None:
+    encoding = response.headers.get("content-encoding", "identity").strip().lower()
     if response.status_code != 200:
-        body = await answer.read(_MAX_ERROR_BYTES)
+        readable = encoding in _IDENTITY
+        body = await answer.read(_MAX_ERROR_BYTES) if readable else b""
         raise status_error(response.status_code, response.headers, body, url=url)
+    if encoding not in _IDENTITY:
+        raise InvalidResponseError(
+            f"{url} answered with Content-Encoding {encoding[:40]!r}, which was not "
+            "requested; disable compression in the proxy or server."
+        )
 
 
 def _raw(

@@ -55,7 +55,11 @@ def share(first: float, labels: Sequence[Label]) -> tuple[LabelScore, ...]:
     """The first label has its log-probability; the others share the rest evenly."""
     rest = math.log(max(-math.expm1(first), 1e-30) / max(len(labels) - 1, 1))
     return tuple(
-        LabelScore(label=label, token_id=index, logprob=rest if index else first)
+        LabelScore(
+            label=label,
+            token_id=label if isinstance(label, int) else index,
+            logprob=rest if index else first,
+        )
         for index, label in enumerate(labels)
     )
 

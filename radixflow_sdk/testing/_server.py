@@ -330,10 +330,11 @@ class FakeServer:
             with self._unfinished_from(len(body["branches"]) - index):
                 if delay := fault.delay or self._delay:
                     await anyio.sleep(delay)
+            prompt = tokens + len(branch.get("token_ids") or [0])
             usage = {
-                "prompt_tokens": tokens + 1,
+                "prompt_tokens": prompt,
                 "cached_tokens": cached,
-                "computed_tokens": tokens + 1 - cached,
+                "computed_tokens": prompt - cached,
             }
             line = self._branch(branch, body["labels"], context, index in fault.fail)
             if "error" in line:
@@ -381,11 +382,13 @@ class FakeServer:
             return {"event": "branch.failed", "error": error}
         shares = None if labels is None else share(score, labels)
         own = token(score, shares)
+        given = shares is None and not isinstance(content, str)
+        ids = list(content) if given else [own.token_id]
         return {
             "event": "branch.completed",
-            "token_ids": [own.token_id],
-            "token_logprobs": [own.logprob],
-            "token_is_top": [own.is_top],
+            "token_ids": ids,
+            "token_logprobs": [own.logprob, *[0.0] * (len(ids) - 1)],
+            "token_is_top": [own.is_top, *[True] * (len(ids) - 1)],
             "labels": shares and [asdict(label) for label in shares],
         }
 

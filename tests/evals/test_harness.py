@@ -28,7 +28,8 @@ class Server(FakeServer):
         line = super()._branch(branch, *rest)
         if "error" not in line:
             top = line["token_logprobs"][0] > -5
-            line["token_is_top"] = [top] if self.tells else None
+            tops = [top] * len(line["token_ids"])
+            line["token_is_top"] = tops if self.tells else None
         return line
 
 

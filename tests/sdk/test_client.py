@@ -81,7 +81,8 @@ async def test_a_stream_says_at_its_end_what_failed() -> None:
     async with RadixFlowClient(transport=fake) as client:
         with pytest.raises(PartialGroupError, match="engine_error: broke") as caught:
             await read(client)
-    assert tuple(seen) == caught.value.candidates
+    assert [candidate.index for candidate in seen] == [0]
+    assert caught.value.candidates == ()  # yielded, and not kept
 
 
 async def test_bad_input_is_refused_before_anything_is_sent() -> None:
