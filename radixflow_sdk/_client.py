@@ -30,6 +30,7 @@ from typing import (
     Any,
     Concatenate,
     Literal,
+    NoReturn,
     ParamSpec,
     Self,
     TypeAlias,
@@ -253,9 +254,13 @@ class RadixFlowClient:
         changes = {name: value for name, value in given.items() if value is not None}
         if tracing is False:
             changes["tracing"] = None
-        view = copy.copy(self)
+        view = object.__new__(type(self))
+        vars(view).update(vars(self))
         view._call_settings = replace(self._call_settings, **changes)
         return view
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("A client cannot be copied; make one in each process.")
 
     @_arguments_of(ScoreRequest)
     async def score_candidates(self, request: ScoreRequest) -> ScoreResult:

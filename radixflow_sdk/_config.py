@@ -2,7 +2,8 @@
 
 Every value is checked when it is made. This is the only module that reads environment
 variables: ``RADIXFLOW_BASE_URL`` (several with commas between them) and
-``RADIXFLOW_API_KEY``. Neither the API key nor a header shows in a repr or an error.
+``RADIXFLOW_API_KEY``, and those that httpx reads, to name them in errors. Neither the
+API key nor a header shows in a repr or an error.
 """
 
 from __future__ import annotations
@@ -30,6 +31,14 @@ from radixflow_sdk._validate import (
 from radixflow_sdk.exceptions import InvalidInputError
 
 DEFAULT_BASE_URL = "http://127.0.0.1:8000"
+_NETWORK_VARIABLES = (
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "NO_PROXY",
+)
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
@@ -216,6 +225,12 @@ def read_settings(
     )
 
 
+def read_network_variables() -> dict[str, str]:
+    """The environment variables that httpx reads, those that are set."""
+    names = (*_NETWORK_VARIABLES, *map(str.lower, _NETWORK_VARIABLES))
+    return {name: value for name in names if (value := os.environ.get(name))}
+
+
 def _is_header_value(value: object) -> bool:
     return isinstance(value, str) and value.isascii() and value.isprintable()
 
@@ -237,6 +252,8 @@ def _is_base_url(url: str) -> bool:
     try:
         parts = urlsplit(url)
         named = parts.scheme in ("http", "https") and bool(parts.hostname)
+        if named and url.isascii():
+            str(parts.hostname).encode("idna")  # empty labels, and those over 63
         return named and parts.port != 0 and not set("?# ") & set(url)
     except ValueError:
         return False

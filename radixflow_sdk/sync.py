@@ -2,20 +2,26 @@
 
 An event loop in a thread, with a `RadixFlowClient` in it. The signatures are taken from
 the asynchronous methods.
+
+A fork copies no thread, so a client belongs to the process that made it: in a forked
+child every call is refused, and closing or dropping the client does nothing.
 """
 
 from __future__ import annotations
 
-import copy
+import ctypes
 import functools
+import os
+import threading
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from concurrent.futures import CancelledError, Future
+from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 import anyio
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import BlockingPortal
 
 from radixflow_sdk._client import RadixFlowClient
 from radixflow_sdk._config import RetryPolicy, Timeouts
@@ -31,9 +37,17 @@ T = TypeVar("T")
 
 def _wait(client: RadixFlow, work: Callable[[], Awaitable[T]]) -> T:
     """What work in the loop comes to; what interrupts the wait (Ctrl-C) cancels it."""
-    future = client._open_portal().start_task_soon(work)
+    portal = client._open_portal()
+    try:
+        future = portal.start_task_soon(work)
+    except RuntimeError:
+        client._open_portal()  # another thread has just closed the client
+        raise
     try:
         return future.result()
+    except CancelledError:
+        client._open_portal()
+        raise
     except BaseException:
         future.cancel()
         raise
@@ -80,12 +94,14 @@ def _drain(
         async with turn:
             await items.aclose()
 
+    client._loop.streams.add(items)
     try:
         while (item := _wait(client, step)) is not None:
             yield item[0]
     finally:
-        if client._loop.portal is not None:  # else the closed loop has closed it
-            client._loop.portal.call(close)
+        if (portal := client._loop.portal) is not None:
+            portal.call(close)  # a closed loop has closed it
+            client._loop.streams.discard(items)
 
 
 def _gathers(
@@ -134,8 +150,9 @@ def _views(
 ) -> Callable[Concatenate[RadixFlow, P], RadixFlow]:
     @functools.wraps(method)
     def call(self: RadixFlow, /, *args: P.args, **kwargs: P.kwargs) -> RadixFlow:
-        view = copy.copy(self)
+        view = object.__new__(type(self))
         view._client = method(self._client, *args, **kwargs)
+        view._loop = self._loop
         return view
 
     return call
@@ -146,19 +163,87 @@ class _Loop:
 
     It ends with `end`, with the last of them, or with Python: at exit while the loop
     still runs, since later its thread stands still and waiting for it has no end.
+
+    Attributes:
+        process: The process that has the thread.
+        end: Ends it, once.
+        streams: Asynchronous generators that it has begun.
     """
 
     def __init__(self, client: RadixFlowClient) -> None:
-        exits = ExitStack()
-        portal = exits.enter_context(start_blocking_portal(name="radixflow"))
-        self.portal: BlockingPortal | None = portal
-        self.end = weakref.finalize(self, _end, exits, portal, client)
+        started: Future[BlockingPortal] = Future()
+        # Not anyio's `start_blocking_portal`: its generator ends the loop wherever it
+        # is dropped, and in a forked child there is none that could end.
+        thread = threading.Thread(
+            target=_serve, args=(started,), name="radixflow", daemon=True
+        )
+        thread.start()
+        self._portal = started.result()
+        self.process = os.getpid()
+        self.streams: set[AsyncGenerator[Any, None]] = set()
+        _LOOPS.add(self)
+        self.end = weakref.finalize(
+            self, _end, self.process, thread, self._portal, client, self.streams
+        )
+
+    @property
+    def portal(self) -> BlockingPortal | None:
+        """The way into the loop; None once it ended, and in a forked child."""
+        here = self.end.alive and self.process == os.getpid()
+        return self._portal if here else None
 
 
-def _end(exits: ExitStack, portal: BlockingPortal, client: RadixFlowClient) -> None:
-    with exits:
-        portal.call(client.aclose)
+_LOOPS: weakref.WeakSet[_Loop] = weakref.WeakSet()
+
+
+def _leak_loops() -> None:
+    """Keep the parent's loops in a forked child for ever, even as Python ends.
+
+    Whatever runs in them would report its end, from a generator's finalizer.
+    """
+    for loop in _LOOPS:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(loop))
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_leak_loops)
+
+
+def _serve(started: Future[BlockingPortal]) -> None:
+    async def serve() -> None:
+        async with BlockingPortal() as portal:
+            started.set_result(portal)
+            await portal.sleep_until_stopped()
+
+    try:
+        anyio.run(serve)
+    except BaseException as error:  # noqa: BLE001 - for the thread that waits for it
+        if not started.done():
+            started.set_exception(error)
+
+
+def _end(
+    process: int,
+    thread: threading.Thread,
+    portal: BlockingPortal,
+    client: RadixFlowClient,
+    streams: set[AsyncGenerator[Any, None]],
+) -> None:
+    if process != os.getpid():
+        return
+
+    async def close() -> None:
+        # Left to the event loop's own end, a generator closes outside of its task.
+        for items in tuple(streams):
+            if not getattr(items, "ag_running", False):
+                await items.aclose()
+        await client.aclose()
+
+    try:
+        portal.call(close)
+    finally:
         portal.call(portal.stop, True)
+        thread.join()
 
 
 class RadixFlow:
@@ -217,9 +302,18 @@ class RadixFlow:
         self._loop = _Loop(self._client)
 
     def _open_portal(self) -> BlockingPortal:
-        if self._loop.portal is None:
-            raise ClientClosedError("The client is closed; make a new one.")
-        return self._loop.portal
+        portal = self._loop.portal
+        if portal is not None:
+            return portal
+        if self._loop.process != os.getpid():
+            raise ClientClosedError(
+                f"The client was made in process {self._loop.process}, before a fork; "
+                "make one in each process."
+            )
+        raise ClientClosedError("The client is closed; make a new one.")
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("A client cannot be copied; make one in each process.")
 
     def __repr__(self) -> str:
         return repr(self._client).replace("RadixFlowClient", "RadixFlow", 1)
@@ -238,5 +332,4 @@ class RadixFlow:
 
     def close(self) -> None:
         """Close the client; calls under way in other threads end with an error."""
-        self._loop.portal = None
         self._loop.end()

@@ -22,6 +22,7 @@ from server_ext.engine.compat import check_version
 from server_ext.engine.scheduler_name import REFUSAL_FILE, SCHEDULER
 from server_ext.model import check_model, is_hybrid
 from server_ext.policy.config import (
+    ADMIN_KEY_VARIABLE,
     PAGE_VARIABLE,
     POLICY_VARIABLE,
     ConfigurationError,
@@ -41,12 +42,13 @@ QUIET = "ignore:resource_tracker:UserWarning"
 warning after our last line that nobody can act on."""
 
 USAGE = """\
-usage: radixflow serve MODEL [--policy NAME] [--page] [--self-test]
-                       [any `vllm serve` flag]
+usage: radixflow serve MODEL [--policy NAME] [--page] [--admin-key KEY]
+                       [--self-test] [any `vllm serve` flag]
 
 Starts a vLLM server that runs the RadixFlow scheduler and answers /v1/branches.
 MODEL is a path or a Hugging Face name; `demo` is the bundled hybrid model.
 --page shows a live page of the scheduler at /radixflow.
+--admin-key guards what operators alone need: policy, rounds, arrivals, trace, page.
 --self-test compares cached with uncached scores on this server, then stops it; exit
 status 1 if they differ.
 --host and --port are vLLM's: 127.0.0.1 and 8000 by default; an API key
@@ -120,6 +122,10 @@ def vllm_arguments(
     if "--page" in flags:
         flags = [flag for flag in flags if flag != "--page"]
         environment[PAGE_VARIABLE] = "1"
+    flags, admin_key = _take(flags, "--admin-key")
+    flags = _with_admin_key(flags, admin_key, environ)
+    if admin_key is not None:
+        environment[ADMIN_KEY_VARIABLE] = admin_key
     additional = _additional_config(_value(flags, _CONFIG))
     policy_from_config(additional, {**environ, **environment})
     page_wanted({**environ, **environment})
@@ -188,6 +194,31 @@ def _with_policy(
         )
     rest, _ = _take(flags, _CONFIG)
     return [*rest, _CONFIG, json.dumps(config)]
+
+
+def _with_admin_key(
+    flags: list[str], given: str | None, environ: Mapping[str, str]
+) -> list[str]:
+    """Let vLLM take the admin key as one of its API keys, where it has any.
+
+    Raises:
+        ConfigurationError: the key is empty, or one that every client has.
+    """
+    key = environ.get(ADMIN_KEY_VARIABLE) if given is None else given
+    if given == "":
+        raise ConfigurationError("--admin-key is empty: give a key")
+    api_key = _value(flags, "--api-key") or environ.get("VLLM_API_KEY")
+    if not key or not api_key:
+        return flags
+    if key == api_key:
+        raise ConfigurationError(
+            "--admin-key is the API key, which every client has: give another one"
+        )
+    if _value(flags, "--api-key") is None:
+        return [*flags, "--api-key", api_key, key]
+    rest, _ = _take(flags, "--api-key")
+    place = next(i for i, flag in enumerate(flags) if flag.startswith("--api-key"))
+    return [*rest[:place], "--api-key", api_key, key, *rest[place:]]
 
 
 def _additional_config(given: str | None) -> object:

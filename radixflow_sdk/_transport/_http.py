@@ -15,9 +15,10 @@ import httpx
 
 from radixflow_sdk._config import Settings
 from radixflow_sdk._events import OnResponse, RawResponse
+from radixflow_sdk._transport._environment import from_environment
 from radixflow_sdk._transport._errors import ErrorBoundary, check_open, status_error
 from radixflow_sdk._transport._redact import Secrets
-from radixflow_sdk._validate import check_kind
+from radixflow_sdk._validate import check_kind, refuse
 from radixflow_sdk.exceptions import (
     APIStatusError,
     InvalidResponseError,
@@ -146,6 +147,9 @@ class HTTPSession:
         settings: The key and the timeouts.
         http_client: Used as it is and left open; None makes clients as needed.
         base_url: One of the settings' servers; None: the first.
+
+    Raises:
+        InvalidInputError: httpx cannot use the URL, or an environment variable.
     """
 
     def __init__(
@@ -166,7 +170,10 @@ class HTTPSession:
         )
         self._given = http_client
         self._idle: list[HTTPClient] = []
-        self._verify = None if http_client else httpx.create_ssl_context()
+        self._check_base_url()
+        if http_client is None:
+            self._verify = from_environment(httpx.create_ssl_context)
+            self._idle.append(self._make_client())  # refuses a bad environment at once
 
     @asynccontextmanager
     async def open(
@@ -262,6 +269,12 @@ class HTTPSession:
         while self._idle:
             await self._idle.pop().aclose()
 
+    def _check_base_url(self) -> None:
+        try:
+            self._parsed(self._base_url)
+        except httpx.InvalidURL as error:  # a host name that is none under IDNA, say
+            raise refuse("base_url", self._base_url, f"correct it ({error})") from None
+
     def _parsed(self, url: str) -> httpx.URL:
         if url not in self._urls:
             self._urls[url] = httpx.URL(url)
@@ -294,10 +307,12 @@ class HTTPSession:
                     await client.aclose()
 
     def _make_client(self) -> HTTPClient:
-        return httpx.AsyncClient(
-            timeout=self._timeout,
-            limits=httpx.Limits(max_connections=1, keepalive_expiry=IDLE_SECONDS),
-            verify=self._verify or True,
+        return from_environment(
+            lambda: httpx.AsyncClient(
+                timeout=self._timeout,
+                limits=httpx.Limits(max_connections=1, keepalive_expiry=IDLE_SECONDS),
+                verify=self._verify,
+            )
         )
 
 

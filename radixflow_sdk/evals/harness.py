@@ -10,6 +10,7 @@ generation stay lm-eval's, and so do the numbers.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import math
 import sys
@@ -21,6 +22,7 @@ from typing import Any, cast
 from lm_eval import utils
 from lm_eval.__main__ import cli_evaluate
 from lm_eval.api.instance import Instance
+from lm_eval.api.model import CacheHook
 from lm_eval.api.registry import model_registry
 from lm_eval.models.openai_completions import LocalCompletionsAPI
 from tqdm import tqdm
@@ -40,6 +42,9 @@ from radixflow_sdk.sync import RadixFlow
 __all__ = ["NAME", "RadixFlowLM", "main", "register"]
 
 NAME = "radixflow"
+
+MADE_BY = "radixflow: made by"
+"""Key of a cache under which its settings are; lm-eval's own keys are digests."""
 
 logger = logging.getLogger("radixflow")
 
@@ -147,6 +152,31 @@ class RadixFlowLM(LocalCompletionsAPI):  # type: ignore[misc] # lm_eval is untyp
     def api_key(self) -> str:
         """The environment's ``RADIXFLOW_API_KEY``, else what lm-eval takes."""
         return self._settings.api_key or super().api_key
+
+    def set_cache_hook(self, cache_hook: CacheHook) -> None:
+        """Take lm-eval's cache of answers, unless other settings filled it.
+
+        Raises:
+            InvalidInputError: They did; its keys are the requests' texts alone.
+        """
+        cache = cache_hook.dbdict
+        if cache is not None:
+            made_by = {
+                "model": self.model,
+                "max_length": self.max_length,
+                "cache_salt": _digest(self._cache_salt),
+            }
+            had = cache.get(MADE_BY) or ({} if len(cache) else made_by)
+            for name, value in made_by.items():
+                if name not in had or had[name] != value:
+                    raise InvalidInputError(
+                        f"The cache of --use_cache has answers of another {name} "
+                        f"({had.get(name, 'unknown')}; this run has {value}); give "
+                        "another PATH.",
+                        field="use_cache",
+                    )
+            cache[MADE_BY] = made_by
+        super().set_cache_hook(cache_hook)
 
     def loglikelihood_rolling(
         self, requests: list[Instance], disable_tqdm: bool = False
@@ -327,6 +357,11 @@ def _unfinished(error: RadixFlowError, done: int, total: int) -> RadixFlowError:
         "and the same command goes on from there."
     )
     return error
+
+
+def _digest(salt: str | None) -> str | None:
+    """What tells a salt from another one without telling it."""
+    return None if salt is None else hashlib.sha256(salt.encode()).hexdigest()[:16]
 
 
 def _root(base_url: str) -> str:

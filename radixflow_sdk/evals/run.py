@@ -9,10 +9,11 @@ again.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -131,7 +132,8 @@ class Results:
             questions are asked again.
 
     Raises:
-        InvalidInputError: The file is of another setup, or is no results file.
+        InvalidInputError: The file is of another setup, or is no results file, or
+            another run is writing it.
     """
 
     def __init__(
@@ -149,14 +151,17 @@ class Results:
         self._setup = setup
         self._asked = {question.qid: _digest(question) for question in questions}
         try:
-            text = path.read_bytes() if path.exists() else b""
-            # The line that a killed run left half is not whole, and not kept.
-            lines = text[: text.rfind(b"\n") + 1]
-            self._read(text, lines.splitlines(), restart=restart)
-            self._kept = len(lines) if self.records else 0
-            self._file = path.open("ab")
+            with ExitStack() as opened:
+                self._file = opened.enter_context(path.open("ab"))
+                self._lock()
+                text = path.read_bytes()
+                # The line that a killed run left half is not whole, and not kept.
+                lines = text[: text.rfind(b"\n") + 1]
+                self._read(text, lines.splitlines(), restart=restart)
+                opened.pop_all()
         except OSError as error:
             raise self._broken(error) from None
+        self._kept = len(lines) if self.records else 0
         self.earlier = frozenset(self.records)
         self._begun = False
 
@@ -207,6 +212,16 @@ class Results:
         except OSError as error:
             raise self._broken(error) from None
         self.records[question.qid] = record
+
+    def _lock(self) -> None:
+        """Be the file's one writer until it is closed."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise self._refused(
+                "is being written by another run: wait for its end, or give --output "
+                "another FILE."
+            ) from None
 
     def _write(self, value: Mapping[str, Any]) -> None:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)

@@ -7,9 +7,17 @@ decides what is computed once and who waits for it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Hashable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -27,6 +35,7 @@ from server_ext.api.scoring import (
     sampling,
 )
 from server_ext.api.tokens import GroupPrompts
+from server_ext.policy.fairness import Share, Window
 from server_ext.policy.hints import VERSION
 
 if TYPE_CHECKING:
@@ -38,7 +47,7 @@ __all__ = ["Group", "Load", "Route"]
 logger = logging.getLogger("vllm.radixflow")
 
 BRANCHES_IN_FLIGHT = 256
-"""Branches of one group inside the engine at a time; the others wait here, as ids."""
+"""Branches of one group that ask to enter the engine; the others wait as ids."""
 
 Emit = Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -67,25 +76,55 @@ class Route:
 
 
 @dataclass
+class _Visit:
+    """A request's time in the engine.
+
+    Attributes:
+        computed: tokens that were computed for it, once that is known.
+    """
+
+    computed: int = 0
+
+
+@dataclass
 class Load:
-    """What all groups have under way in the engine.
+    """What all groups have under way.
 
     Attributes:
         rows: requests that one round can hold.
-        requests: their requests, running and waiting.
+        window: bounds what is in the engine; None leaves the order to the engine.
+        requests: requests in the engine, and those that wait to enter it.
     """
 
     rows: int
+    window: Window | None = None
     requests: int = 0
 
-    @contextmanager
-    def one_more(self) -> Iterator[None]:
-        """Count a request for the length of a block."""
+    @asynccontextmanager
+    async def in_engine(self, share: Share, tokens: int) -> AsyncIterator[_Visit]:
+        """Wait for a request's turn, and count it until the end of the block."""
         self.requests += 1
+        visit = _Visit()
+        entered = anyio.Event()
+        window = self.window
+        ticket = None if window is None else window.ask(share, tokens, entered.set)
         try:
-            yield
+            if ticket is not None:
+                await entered.wait()
+            yield visit
         finally:
             self.requests -= 1
+            if window is not None and ticket is not None:
+                window.leave(ticket, visit.computed)
+
+    @property
+    def in_flight(self) -> int:
+        """Branches of one group that may ask at a time: enough for several rounds."""
+        return max(BRANCHES_IN_FLIGHT, 4 * self.rows)
+
+    def as_dict(self) -> dict[str, int]:
+        """What ``group.completed`` tells."""
+        return {"requests": self.requests, "rows": self.rows}
 
 
 @dataclass
@@ -129,6 +168,7 @@ class Group:
         group_id: the group's id.
         request_id: the request's id; branch i runs as ``<request_id>-<i>``.
         model: served model name, echoed.
+        tenant: who shares the engine with the others.
         rank: data-parallel rank to pin to, or None.
         trace_headers: the sender's trace context, for the engine's spans; or None.
     """
@@ -141,9 +181,17 @@ class Group:
     group_id: str
     request_id: str
     model: str
+    tenant: Hashable = None
     rank: int | None = None
     trace_headers: Mapping[str, str] | None = None
     _usage: _Usage = field(default_factory=_Usage, repr=False)
+    _share: Share = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Open its share in the engine."""
+        shared = self.prompts.shared_tokens
+        own = sum(len(branch) - shared for branch in self.prompts.branches)
+        self._share = Share(self.tenant, len(self.prompts.branches), own)
 
     def progress(self) -> dict[str, int]:
         """Branches that have ended, well or not."""
@@ -155,7 +203,7 @@ class Group:
         Cancelling this call aborts every unfinished branch in the engine.
         """
         await emit(self._started())
-        in_flight = anyio.Semaphore(BRANCHES_IN_FLIGHT)
+        in_flight = anyio.Semaphore(self.load.in_flight)
         parts = self._parts()
         hints = self._hints(len(parts))
         async with anyio.create_task_group() as tasks:
@@ -311,20 +359,14 @@ class Group:
             priority=self.request.priority,
             data_parallel_rank=self.rank,
         )
-        with self.load.one_more():
+        reads_cache = not params.skip_reading_prefix_cache
+        own = len(tokens) - (self.prompts.shared_tokens if reads_cache else 0)
+        async with self.load.in_engine(self._share, own) as visit:
             async for output in stream:
                 last = output
-        if last is None or not last.finished:
-            raise BranchFailure(
-                "aborted", "the engine ended the request early", retryable=True
-            )
-        reason = last.outputs[0].finish_reason if last.outputs else None
-        if reason in ("abort", "error"):
-            code = "aborted" if reason == "abort" else "engine_error"
-            raise BranchFailure(
-                code, f"the engine ended the request: {reason}", retryable=True
-            )
-        return last
+            finished = _finished(last)
+            visit.computed = len(tokens) - (finished.num_cached_tokens or 0)
+        return finished
 
     def _hints(self, requests: int) -> dict[str, Any]:
         """Hints that all requests of the group share."""
@@ -404,8 +446,27 @@ class Group:
             "completed": self._usage.completed,
             "failed": self._usage.failed,
             "usage": self._usage.as_dict(),
-            "load": asdict(self.load),
+            "load": self.load.as_dict(),
         }
+
+
+def _finished(output: RequestOutput | None) -> RequestOutput:
+    """A request's last output.
+
+    Raises:
+        BranchFailure: the engine did not finish it.
+    """
+    if output is None or not output.finished:
+        raise BranchFailure(
+            "aborted", "the engine ended the request early", retryable=True
+        )
+    reason = output.outputs[0].finish_reason if output.outputs else None
+    if reason in ("abort", "error"):
+        code = "aborted" if reason == "abort" else "engine_error"
+        raise BranchFailure(
+            code, f"the engine ended the request: {reason}", retryable=True
+        )
+    return output
 
 
 def _shown(trace: dict[str, int] | None) -> dict[str, int] | None:

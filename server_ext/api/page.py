@@ -2,7 +2,8 @@
 
 A browser cannot send a key with a page's address, so the page itself is the same on
 every server and holds no data. It reads its data under ``/v1/``, which vLLM's
-``--api-key`` guards, with the key that the user enters. It loads nothing else.
+``--api-key`` guards, and ``--admin-key`` where there is one, with the key that the user
+enters. It loads nothing else.
 """
 
 from __future__ import annotations

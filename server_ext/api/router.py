@@ -130,6 +130,19 @@ def _refusing(handler: Callable[..., Awaitable[Response]]) -> Any:
     return answer
 
 
+def _for_operators(handler: Callable[[Request], Awaitable[Response]]) -> Any:
+    """A route that needs the admin key, where the server has one."""
+
+    @_refusing
+    @functools.wraps(handler)
+    async def answer(http: Request) -> Response:
+        server: Server = http.app.state.radixflow
+        server.check_operator(http.headers.get("authorization"))
+        return await handler(http)
+
+    return answer
+
+
 @router.post("/v1/branches", response_model=None)
 @_refusing
 async def branches(http: Request) -> Response:
@@ -162,9 +175,17 @@ async def make_group(server: Server, request: BranchesRequest, http: Request) ->
         group_id=request.group_id or f"g-{secrets.token_hex(8)}",
         request_id=_request_id(http.headers.get("x-request-id")),
         model=model,
+        tenant=_tenant(request, http),
         rank=rank,
         trace_headers=extract_trace_headers(http.headers) or None,
     )
+
+
+def _tenant(request: BranchesRequest, http: Request) -> tuple[str, str]:
+    """Who shares the engine with others: a salt's users, else those of an API key."""
+    if request.cache_salt is not None:
+        return "salt", request.cache_salt
+    return "key", http.headers.get("authorization", "")
 
 
 async def _request(server: Server, http: Request) -> BranchesRequest:
@@ -271,14 +292,14 @@ async def stats(http: Request) -> Response:
 
 
 @router.get("/v1/radixflow/rounds", response_model=None)
-@_refusing
+@_for_operators
 async def rounds(http: Request) -> Response:
     """The last rounds, row by row."""
     return await rounds_response(http.app.state.radixflow, _after(http))
 
 
 @router.get("/v1/radixflow/groups", response_model=None)
-@_refusing
+@_for_operators
 async def groups(http: Request) -> Response:
     """How far the groups of this process are."""
     server: Server = http.app.state.radixflow
@@ -286,21 +307,21 @@ async def groups(http: Request) -> Response:
 
 
 @router.get("/v1/radixflow/arrivals", response_model=None)
-@_refusing
+@_for_operators
 async def arrivals(http: Request) -> Response:
     """The last arrivals, for ``radixflow replay export``."""
     return await arrivals_response(http.app.state.radixflow, _after(http))
 
 
 @router.get("/v1/radixflow/trace", response_model=None)
-@_refusing
+@_for_operators
 async def trace(http: Request) -> Response:
     """The last rounds as a Chrome trace (open it in Perfetto)."""
     return await trace_response(http.app.state.radixflow)
 
 
 @router.post("/v1/radixflow/policy", response_model=None)
-@_refusing
+@_for_operators
 async def policy(http: Request) -> Response:
     """Switch the policy of an idle server."""
     server: Server = http.app.state.radixflow

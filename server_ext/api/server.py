@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import secrets
 from argparse import Namespace
 from array import array
 from dataclasses import dataclass, field
@@ -21,7 +23,8 @@ from server_ext.api.group import Load, Route
 from server_ext.api.progress import Groups
 from server_ext.api.protocol import BranchesRequest, RequestRefused, shortened
 from server_ext.api.tokens import GroupPrompts
-from server_ext.policy.config import POLICIES
+from server_ext.policy.config import ADMIN_KEY_VARIABLE, POLICIES
+from server_ext.policy.fairness import Window
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -49,6 +52,7 @@ class Server:
         ranks: data-parallel ranks.
         startup: the scheduler's snapshot at start.
         load: what groups have under way in the engine.
+        admin_key: the key of the operators' routes; None: they have none of their own.
     """
 
     engine: EngineClient
@@ -62,6 +66,7 @@ class Server:
     ranks: int
     startup: dict[str, Any]
     load: Load
+    admin_key: str | None = field(default=None, repr=False)
     groups: Groups = field(default_factory=Groups)
     # One page of the engine's lists at a time, across all readers.
     pages: anyio.Lock = field(default_factory=anyio.Lock)
@@ -94,7 +99,8 @@ class Server:
             unsupported=_why_not(model.logprobs_mode, model.max_logprobs),
             ranks=ranks,
             startup=startup,
-            load=Load(rows=config.scheduler_config.max_num_seqs * ranks),
+            load=_load(config),
+            admin_key=os.environ.get(ADMIN_KEY_VARIABLE) or None,
         )
 
     def check(self, request: BranchesRequest) -> str:
@@ -125,6 +131,26 @@ class Server:
         if self.engine.errored:
             raise RequestRefused(503, "engine_dead", "the engine has ended: restart it")
         return request.model or self.models[0]
+
+    def check_operator(self, authorization: str | None) -> None:
+        """Let operators alone pass, where they have a key of their own.
+
+        Raises:
+            RequestRefused: the request has another key, or none.
+        """
+        if self.admin_key is None:
+            return
+        scheme, _, key = (authorization or "").partition(" ")
+        wanted = self.admin_key.encode()
+        if scheme.lower() != "bearer" or not secrets.compare_digest(
+            key.encode(), wanted
+        ):
+            raise RequestRefused(
+                403,
+                "operators_only",
+                "this route is for operators: send the server's admin key as "
+                "Authorization: Bearer",
+            )
 
     def home(self, prompts: GroupPrompts, salt: str | None) -> int | None:
         """The rank whose cache knows a group's document; None where there is one rank.
@@ -192,6 +218,21 @@ class Server:
                 409, "busy", "requests are in flight: switch when the server is idle"
             )
         return name
+
+
+def _load(config: VllmConfig) -> Load:
+    """Rounds as the configuration bounds them; priorities overrule fair shares."""
+    scheduler, parallel = config.scheduler_config, config.parallel_config
+    ranks = parallel.data_parallel_size
+    rows = scheduler.max_num_seqs * ranks
+    if scheduler.policy != "fcfs":
+        return Load(rows)
+    # Rounds that run at a time, and two to choose the next one from while a busy API
+    # server sends more.
+    running = 2 if scheduler.async_scheduling else 1
+    rounds = 2 + max(running, parallel.pipeline_parallel_size)
+    tokens = scheduler.max_num_batched_tokens * ranks
+    return Load(rows, Window(tokens=tokens, requests=rows, rounds=rounds))
 
 
 def _not_ours() -> RequestRefused:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args, get_type_hints
 
 __all__ = [
+    "ADMIN_KEY_VARIABLE",
     "DEFAULT_POLICY",
     "PAGE_VARIABLE",
     "POLICIES",
@@ -25,6 +26,8 @@ __all__ = [
 
 POLICY_VARIABLE = "RADIXFLOW_POLICY"
 """Environment variable that names the policy where the server's config does not."""
+ADMIN_KEY_VARIABLE = "RADIXFLOW_ADMIN_KEY"
+"""Environment variable that holds the key of the operators' routes."""
 PAGE_VARIABLE = "RADIXFLOW_PAGE"
 """Environment variable that is ``1`` where the server shows its live page."""
 

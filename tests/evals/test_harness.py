@@ -8,6 +8,7 @@ import pytest
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import CachingLM
 from lm_eval.api.registry import get_model
+from sqlitedict import SqliteDict
 
 from radixflow_sdk import APIStatusError, InvalidInputError, UnsupportedError
 from radixflow_sdk.evals import harness
@@ -107,6 +108,35 @@ def test_an_ended_run_goes_on_from_lm_evals_cache(
     again = CachingLM(model(url), cache).loglikelihood(asked(*PAIRS))
     assert len(server.requests) == 3  # only the group that had failed
     assert again == model(url).loglikelihood(asked(*PAIRS))
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("max_length", {"max_length": 50}),
+        ("cache_salt", {"cache_salt": "another"}),
+        ("model", {"model": "other"}),
+    ],
+)
+def test_a_cache_of_other_settings_is_refused(
+    url: str, tmp_path: Path, name: str, other: dict[str, Any]
+) -> None:
+    cache = str(tmp_path / "answers.db")
+    CachingLM(model(url), cache).loglikelihood(asked(*PAIRS))
+    with pytest.raises(InvalidInputError, match=f"another {name}") as caught:
+        CachingLM(model(url, **other), cache)
+    assert caught.value.field == "use_cache"
+    CachingLM(model(url), cache)
+
+
+def test_a_cache_that_does_not_say_what_filled_it_is_refused(
+    url: str, tmp_path: Path
+) -> None:
+    cache = str(tmp_path / "answers.db")
+    with SqliteDict(cache, autocommit=True) as filled:
+        filled["a digest"] = (-1.0, False)
+    with pytest.raises(InvalidInputError, match="unknown"):
+        CachingLM(model(url), cache)
 
 
 def test_rolling_windows_are_lm_evals(server: Server, url: str, tmp_path: Path) -> None:

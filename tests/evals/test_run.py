@@ -434,6 +434,20 @@ def test_a_results_file_that_cannot_be_written(many: Path) -> None:
     assert "The results file '/dev/null': " in done.stderr
 
 
+def test_a_results_file_has_one_writer(file: Path) -> None:
+    questions = read_questions(file)
+    path = file.parent / "out.jsonl"
+    with Results(path, Setup(), questions):
+        before = path.read_bytes()
+        for words in ((), ("--restart",)):
+            done, _ = run(FakeServer(), file, *words)
+            assert done.exit_code == 2
+            assert "is being written by another run" in done.stderr
+            assert path.read_bytes() == before
+    done, lines = run(FakeServer(), file)
+    assert (done.exit_code, len(lines)) == (0, 5)
+
+
 def test_a_report_is_written_over_a_report_only(many: Path) -> None:
     before = many.read_bytes()
     other = many.parent / "notes.txt"

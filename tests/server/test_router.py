@@ -12,8 +12,9 @@ pytest.importorskip("vllm")
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 from server_ext.api import router as router_module
-from server_ext.api.group import BRANCHES_IN_FLIGHT, Route
+from server_ext.api.group import BRANCHES_IN_FLIGHT, Load, Route
 from server_ext.api.protocol import BranchesRequest, parse_request
+from server_ext.policy.fairness import Window
 from tests.server.fake_engine import (
     LIMIT,
     Asked,
@@ -388,6 +389,49 @@ async def test_an_engine_that_is_gone_answers_503() -> None:
     assert (client.status, client.error["code"]) == (503, "engine_dead")
 
 
+# --- operators ------------------------------------------------------------------------
+
+OPERATORS = [
+    ("GET", "/v1/radixflow/rounds"),
+    ("GET", "/v1/radixflow/groups"),
+    ("GET", "/v1/radixflow/arrivals"),
+    ("GET", "/v1/radixflow/trace"),
+    ("POST", "/v1/radixflow/policy"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), OPERATORS)
+@pytest.mark.parametrize(
+    "key", [None, "Bearer of-clients", "bearer", "Basic admin", "Bearer admin\xe9"]
+)
+async def test_what_operators_alone_need_wants_the_admin_key(
+    method: str, path: str, key: str | None
+) -> None:
+    headers = {} if key is None else {"Authorization": key}
+    app = serve(FakeEngine(), admin_key="admin")
+    client = await Client(app, method, path, headers=headers)()
+    assert (client.status, client.error["code"]) == (403, "operators_only")
+    assert "admin\xe9" not in client.body.decode()
+
+
+@pytest.mark.parametrize(("method", "path"), OPERATORS)
+async def test_operators_pass_with_the_admin_key(method: str, path: str) -> None:
+    nothing = {
+        "radixflow_rounds": {"rounds": [], "newest": 0},
+        "radixflow_arrivals": {"arrivals": [], "next": 0, "end": 0, "dropped": 0},
+    }
+    app = serve(FakeEngine(utilities=nothing), admin_key="admin")
+    headers = {"Authorization": "Bearer admin"}
+    client = await Client(app, method, path, headers=headers)()
+    assert client.status == (422 if method == "POST" else 200)  # no policy is named
+
+
+async def test_clients_need_no_admin_key() -> None:
+    app = serve(FakeEngine(), admin_key="admin")
+    assert (await Client(app, body=group())()).status == 200
+    assert "admin" not in repr(app.state.radixflow)
+
+
 # --- clients that go away, or are slow ------------------------------------------------
 
 
@@ -408,6 +452,65 @@ async def test_a_client_that_goes_away_aborts_every_branch() -> None:
     engine.gate.set()
     again = await Client(app, body=group(" a", " b"))()
     assert again.events[-1]["completed"] == 2
+
+
+async def test_a_window_bounds_what_large_groups_have_in_the_engine() -> None:
+    engine = FakeEngine()
+    engine.gate.clear()
+    app = serve(engine, load=Load(8, Window(tokens=160, requests=8, rounds=2)))
+    many = [f" {number}" for number in range(200)]
+    large = [Client(app, body=group(*many, cache_salt=salt)) for salt in "ab"]
+    await until(lambda: app.state.radixflow.load.requests == 400)
+    assert len(engine.running) == 16
+    # A small group enters all the same, and a client that goes away gives its turns up.
+    small = Client(app, body=group(" a", " b", cache_salt="c"))
+    await until(lambda: len(engine.running) == 18)
+    large[0].go_away()
+    await large[0]()
+    await until(lambda: len(engine.running) == 18)
+    assert {asked.cache_salt for asked in engine.asked[-8:]} == {"b"}
+    engine.gate.set()
+    for client, branches in ((large[1], 200), (small, 2)):
+        await client()
+        assert client.events[-1]["completed"] == branches
+    assert app.state.radixflow.load.requests == 0
+    assert app.state.radixflow.load.window.waiting == 0
+
+
+async def test_a_slow_reader_keeps_no_place_in_the_engine() -> None:
+    engine = FakeEngine()
+    app = serve(engine, load=Load(8, Window(tokens=160, requests=8, rounds=2)))
+    many = [f" {number}" for number in range(600)]
+    slow = Client(app, body=group(*many), reading=False)
+    await until(lambda: len(engine.asked) >= BRANCHES_IN_FLIGHT)
+    other = await Client(app, body=group(*many[:100]))()
+    assert other.events[-1]["completed"] == 100
+    slow.reading.set()
+    await slow()
+    assert slow.events[-1]["completed"] == 600
+
+
+@pytest.mark.parametrize(
+    ("salt", "key", "tenant"),
+    [
+        ("s", "Bearer k", ("salt", "s")),
+        (None, "Bearer k", ("key", "Bearer k")),
+        (None, None, ("key", "")),
+    ],
+)
+async def test_a_tenant_is_a_salt_or_else_an_api_key(
+    salt: str | None, key: str | None, tenant: tuple[str, str]
+) -> None:
+    engine = FakeEngine()
+    engine.gate.clear()
+    app = serve(engine)
+    headers = {} if key is None else {"Authorization": key}
+    client = Client(app, body=group(" a", cache_salt=salt), headers=headers)
+    await until(lambda: app.state.radixflow.groups.running == 1)
+    running = next(iter(app.state.radixflow.groups._running.values()))[0]
+    assert running.tenant == tenant
+    engine.gate.set()
+    await client()
 
 
 async def test_a_client_that_goes_away_before_the_answer_begins() -> None:

@@ -1,5 +1,6 @@
 """``radixflow serve``: the command line it makes of another, and what it refuses."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -67,6 +68,37 @@ def test_the_demo() -> None:
     assert value(words, "--served-model-name") == "radixflow-demo"
     assert value(words, "--max-num-seqs") == "4"
     assert value(words, "--dtype") == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("words", "present", "keys"),
+    [
+        (["--admin-key", "a"], {}, []),
+        (["--admin-key=a", "--api-key", "k"], {}, ["k", "a"]),
+        (["--api-key=k", "--admin-key", "a", "--port", "1"], {}, ["k", "a"]),
+        (["--admin-key", "a"], {"VLLM_API_KEY": "k"}, ["k", "a"]),
+        (["--api-key", "k"], {"RADIXFLOW_ADMIN_KEY": "a"}, ["k", "a"]),
+        (["--api-key", "k", "l"], {"RADIXFLOW_ADMIN_KEY": "a"}, ["k", "a", "l"]),
+        (["--api-key", "k"], {}, ["k"]),
+    ],
+)
+def test_the_admin_key_is_one_of_vllms_keys(
+    words: list[str], present: dict[str, str], keys: list[str]
+) -> None:
+    made, environment = vllm_arguments(["m", *words], present)
+    assert environment.get("RADIXFLOW_ADMIN_KEY", "a") == "a"
+    assert not any(word.startswith("--admin-key") for word in made)
+    given: list[str] = []
+    if "--api-key" in made:
+        after = made[made.index("--api-key") + 1 :]
+        given = list(itertools.takewhile(lambda word: not word.startswith("--"), after))
+    assert given == keys
+
+
+@pytest.mark.parametrize("words", [["--admin-key="], ["--admin-key=k"]])
+def test_an_admin_key_that_guards_nothing_is_refused(words: list[str]) -> None:
+    with pytest.raises(ConfigurationError, match="--admin-key is"):
+        vllm_arguments(["m", *words, "--api-key", "k"], {})
 
 
 @pytest.mark.parametrize(
