@@ -14,10 +14,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from radixflow_sdk._config import check_choice, check_count, read_text, refuse
 from radixflow_sdk._prompt import Template
 from radixflow_sdk._requests import RerankTemplate, ScoreRequest
 from radixflow_sdk._results import RankedPassage, RerankResult, ScoreResult
+from radixflow_sdk._validate import check_choice, check_count, read_text, refuse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
