@@ -383,7 +383,7 @@ class RadixFlowClient:
         texts = _rerank.read_passages(passages)
         _rerank.check(query, top_n=top_n, mode=mode, template=template)
         if mode == "label":
-            model = self._options.model or await self._ask_model()
+            model = self._call_settings.model or await self._first_model()
             request = _rerank.label_request(
                 query,
                 texts,

@@ -31,7 +31,7 @@ SHUTDOWN_SECONDS = 2
 
 
 class RadixFlowEndpoints:
-    """``/v1/branches``, ``/rerank``, ``/v1/radixflow/...`` and, if enabled, the page."""
+    """``/v1/branches``, ``/rerank``, ``/v1/radixflow/...``; the page if enabled."""
 
     name = "radixflow"
     required_tasks: Any = ("generate",)

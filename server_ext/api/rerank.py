@@ -140,7 +140,7 @@ async def rerank(http: Request) -> Response:
             "not_found",
             "vLLM's API key does not guard /rerank: use /v1/rerank or /v2/rerank",
         )
-    body = await read_body(http, most=MAX_BODY, seconds=BODY_SECONDS)
+    body = await read_body(http, max_bytes=MAX_BODY, seconds=BODY_SECONDS)
     request = _parse(body)
     served = server.models[0] if request.model is None else request.model
     name = "qwen3-reranker" if "qwen3-reranker" in served.lower() else "plain"
