@@ -1,72 +1,127 @@
-"""One question, many retrieved passages: two ways to share, and when to use which.
+"""Retrieval, reranking and answers: BM25, then the model, with exact scores throughout.
 
-    radixflow serve demo &
-    python examples/rag_fanout.py
+    pip install bm25s
+    radixflow serve smollm2 &
+    python examples/rag_fanout.py passages.jsonl
 
-**A group a passage.** Document = the passage, options = the candidate answers. Each
-passage is computed once for all its options, and once more questions about it come (or
-the same passage is retrieved again) it is in the cache already. Use it to *answer*: the
-candidates are known and the passages are long.
+The file holds one document a line with its questions: ``{"document": text,
+"questions": [{"question": text, "options": [text, ...], "gold": 0}]}``. Every document
+is a passage that can be retrieved. For each question:
 
-**The question as the shared prefix.** Document = instructions and question, options =
-the passages, label scoring. Everything before the passage is computed once for all of
-them; each passage is computed once and never again. Use it to *rank or filter* passages
-that are seen once, when instructions and examples are the long part.
+1. BM25 retrieves a few passages.
+2. `rerank` orders them. With ``query_likelihood`` a passage is the shared prefix: it is
+   computed once, for every question that retrieves it and for the answers in step 3.
+3. The candidate answers are scored after each passage, a group a passage.
+4. The answers' probabilities are combined, weighted by the passages' relevance:
+   P(answer) = sum over passages of P(passage | question) * P(answer | passage).
 
-The bundled model answers questions; to judge a passage's relevance it was not trained,
-so the second half shows the calls and not a good ranking.
+Compare the last lines: reading the first passage alone stakes everything on its rank.
 """
 
 import asyncio
 import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-from radixflow_sdk import RadixFlowClient, ScoreRequest, Template
-from server_ext.demo import HELD_OUT
+import bm25s
 
-PASSAGES = 6
-# How a passage stands after the shared prefix, and what asks for the label.
-RELEVANT = Template(
-    before_option="\n\nPassage: ",
-    after_option="\nDoes the passage answer the question?",
-    labels=(" yes", " no"),
-)
+from radixflow_sdk import RadixFlowClient, ScoreRequest
+
+RETRIEVED = 5
+DATA = Path(__file__).parents[1] / "tests" / "evals" / "data" / "xquad.jsonl"
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question, its candidate answers, and the passage that it is about."""
+
+    text: str
+    options: list[str]
+    gold: int
+    passage: int
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What one question came to; the first passages are those of each order."""
+
+    retrieved: bool
+    first_by_bm25: bool
+    first_by_model: bool
+    right_alone: bool
+    right_combined: bool
+
+
+def read(file: Path) -> tuple[list[str], list[Question]]:
+    """Passages and questions of a file."""
+    passages, questions = [], []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        questions += [
+            Question(one["question"], one["options"], one["gold"], len(passages))
+            for one in row["questions"]
+        ]
+        passages.append(row["document"])
+    return passages, questions
+
+
+def softmax(scores: Sequence[float]) -> list[float]:
+    """Probabilities in proportion to exp(score)."""
+    top = max(scores)
+    weights = [math.exp(score - top) for score in scores]
+    return [weight / sum(weights) for weight in weights]
+
+
+async def answer(
+    client: RadixFlowClient, question: Question, found: list[int], passages: list[str]
+) -> Answered:
+    """Rerank what was retrieved, score the answers after each passage, combine."""
+    texts = [passages[place] for place in found]
+    ranked = await client.rerank(question.text, texts, mode="query_likelihood")
+    # The score is the mean of the query's tokens; a passage's weight needs their sum.
+    tokens = len(ranked.groups[0].best.tokens)
+    weights = softmax([passage.score * tokens for passage in ranked.passages])
+    outcomes = await client.score_all(
+        [
+            ScoreRequest(passage.text, question.options, question=question.text)
+            for passage in ranked.passages
+        ],
+        errors="raise",
+    )
+    combined = [0.0] * len(question.options)
+    for weight, outcome in zip(weights, outcomes, strict=True):
+        for candidate in outcome.unwrap().candidates:
+            combined[candidate.index] += weight * candidate.probability
+    first = ranked.passages[0].index
+    return Answered(
+        retrieved=question.passage in found,
+        first_by_bm25=found[0] == question.passage,
+        first_by_model=found[first] == question.passage,
+        right_alone=outcomes[0].unwrap().best.index == question.gold,
+        right_combined=combined.index(max(combined)) == question.gold,
+    )
 
 
 async def main() -> None:
-    """Ask one question of passages of which one has the answer."""
-    documents = json.loads(HELD_OUT.read_text(encoding="utf-8"))["documents"][:PASSAGES]
-    passages = [document["document"] for document in documents]
-    question = documents[2]["questions"][0]
-    print(question["question"])
+    """Answer every question of the file, and count."""
+    passages, questions = read(Path(sys.argv[1]) if len(sys.argv) > 1 else DATA)
+    index = bm25s.BM25()
+    index.index(bm25s.tokenize(passages, show_progress=False), show_progress=False)
+    asked = bm25s.tokenize([one.text for one in questions], show_progress=False)
+    count = min(RETRIEVED, len(passages))
+    found, _ = index.retrieve(asked, k=count, show_progress=False)
     async with RadixFlowClient() as client:
-        # A group a passage: the passage that makes an answer most probable has it.
-        requests = [
-            ScoreRequest(
-                document=passage,
-                options=question["options"],
-                question=question["question"],
-            )
-            for passage in passages
+        answers = [
+            await answer(client, question, list(map(int, own)), passages)
+            for question, own in zip(questions, found, strict=True)
         ]
-        outcomes = await client.score_all(requests, errors="raise")
-        found = [outcome.unwrap().best for outcome in outcomes]
-        for place, best in enumerate(found):
-            print(f"  passage {place}: {best.text} ({best.score:.2f} nats)")
-        surest = max(range(PASSAGES), key=lambda place: found[place].score)
-        print(f"answer: {found[surest].text}, from passage {surest}")
-
-        # The question as the shared prefix: one group, a branch a passage.
-        ranked = await client.score_candidates(
-            f"Question: {question['question']}",
-            passages,
-            scoring="label",
-            normalize="label",
-            template=RELEVANT,
-        )
-    order = ", ".join(str(candidate.index) for candidate in ranked.candidates)
-    print(f"passages by P(yes): {order}")
-    shared, usage = ranked.shared_tokens, ranked.usage
-    print(f"{shared} tokens shared, {usage.computed_tokens} computed")
+    print(f"{len(questions)} questions, {len(passages)} passages, {count} retrieved")
+    for name in Answered.__dataclass_fields__:
+        right = sum(getattr(one, name) for one in answers)
+        print(f"{name.replace('_', ' ')}: {right}")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ Everything public is exported here, but for the fakes in `radixflow_sdk.testing`
 from radixflow_sdk._client import RadixFlowClient
 from radixflow_sdk._config import RetryPolicy, Timeouts
 from radixflow_sdk._events import GroupEnded, RawResponse, RequestEnded, RequestSent
+from radixflow_sdk._frames import to_frame
 from radixflow_sdk._many import Outcomes
 from radixflow_sdk._prompt import Template
 from radixflow_sdk._requests import GenerationRequest, ScoreRequest
@@ -104,4 +105,5 @@ __all__ = [
     "UnsupportedError",
     "Usage",
     "WrongLoopError",
+    "to_frame",
 ]

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from radixflow_sdk._values import as_plain
+
 if TYPE_CHECKING:
     from radixflow_sdk._prompt import Template
 
@@ -68,6 +70,11 @@ class ScoreRequest:
     cache_salt: str | None = None
     partial: Partial = "raise"
 
+    def __post_init__(self) -> None:
+        # Read once: a generator would be empty when the request is sent again.
+        for name in ("document", "options", "labels", "unconditional"):
+            object.__setattr__(self, name, as_plain(getattr(self, name)))
+
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
@@ -104,3 +111,7 @@ class GenerationRequest:
     group_id: str | None = None
     cache_salt: str | None = None
     partial: Partial = "raise"
+
+    def __post_init__(self) -> None:
+        for name in ("document", "branches", "stop", "max_tokens", "seed"):
+            object.__setattr__(self, name, as_plain(getattr(self, name)))

@@ -5,14 +5,22 @@ Values are frozen and hashable.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Generic, Literal, TypeAlias, TypeVar
+from dataclasses import asdict, dataclass, field, replace
+from html import escape
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from radixflow_sdk import _scoring
 from radixflow_sdk._requests import GenerationRequest, Label, Normalize, ScoreRequest
 from radixflow_sdk._validate import refuse
 from radixflow_sdk.exceptions import BranchError, RadixFlowError
+
+SHOWN = 4
+"""Candidates that a result's repr shows."""
+MAX_SHOWN = 40
+"""Characters of an option that it shows."""
+_FAILURE = ("index", "code", "retryable", "request_id")
 
 Route: TypeAlias = Literal["branches", "trie", "echo", "completions"]
 
@@ -202,6 +210,62 @@ class ScoreResult:
     route: Route = "branches"
     failures: tuple[BranchError, ...] = ()
 
+    def __repr__(self) -> str:
+        shown = ", ".join(
+            f"{_named(own)} {own.probability:.3f}" for own in self.candidates[:SHOWN]
+        )
+        more = len(self.candidates) - SHOWN
+        rest = f" and {more} more" if more > 0 else ""
+        failed = f", {len(self.failures)} failed" if self.failures else ""
+        return f"<ScoreResult {shown}{rest}{failed}; {self.normalize}, {self.model}>"
+
+    def _repr_html_(self) -> str:
+        """The ranking as a table, for notebooks."""
+        rows = "".join(
+            f"<tr><td>{rank}<td>{escape(_named(own))}<td>{own.score:.4f}"
+            f"<td>{own.probability:.4f}<td>{len(own.tokens)}</tr>"
+            for rank, own in enumerate(self.candidates, start=1)
+        )
+        return (
+            f"<table><caption>{escape(self.model)}, {self.normalize}</caption>"
+            "<tr><th>rank<th>option<th>score<th>probability<th>tokens</tr>"
+            f"{rows}</table>"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as dicts, lists, texts and numbers; see `from_dict`."""
+        failures = [
+            {"message": str(error), **{name: getattr(error, name) for name in _FAILURE}}
+            for error in self.failures
+        ]
+        return {**asdict(replace(self, failures=())), "failures": failures}
+
+    def to_json(self) -> str:
+        """`to_dict` as JSON; what is not finite is written as in Python's `json`."""
+        return json.dumps(self.to_dict(), ensure_ascii=False)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ScoreResult:
+        """The result that `to_dict` or `to_json` wrote.
+
+        Raises:
+            InvalidInputError: The values are of something else.
+        """
+        try:
+            return cls(
+                **{
+                    **values,
+                    "candidates": tuple(map(_candidate, values["candidates"])),
+                    "usage": GroupUsage(**values["usage"]),
+                    "failures": tuple(
+                        BranchError(**failure) for failure in values["failures"]
+                    ),
+                }
+            )
+        except (AttributeError, KeyError, TypeError) as error:
+            advice = f"give what to_dict wrote ({error!r})"
+            raise refuse("values", values, advice) from None
+
     @property
     def best(self) -> Candidate:
         """The first of `candidates`."""
@@ -252,6 +316,24 @@ class ScoreResult:
         if gold not in places:
             raise refuse("gold", gold, "give the index of an option that has a score")
         return _scoring.brier([c.probability for c in given], places.index(gold))
+
+
+def _named(candidate: ScoredCandidate) -> str:
+    """A candidate's option as a listing shows it."""
+    text = f"option {candidate.index}" if candidate.text is None else candidate.text
+    return repr(text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}...")
+
+
+def _candidate(values: Mapping[str, Any]) -> Candidate:
+    labels = values["labels"]
+    return Candidate(
+        **{
+            **values,
+            "tokens": tuple(TokenScore(**token) for token in values["tokens"]),
+            "labels": labels and tuple(LabelScore(**label) for label in labels),
+            "usage": Usage(**values["usage"]),
+        }
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,7 +52,7 @@ ANY = ATOMS | st.recursive(
         st.lists(inner, max_size=4)
         | st.lists(inner, max_size=3).map(tuple)
         | st.dictionaries(st.text(max_size=2), inner, max_size=2)
-        | st.builds(lambda value: iter([value]), inner)
+        | st.builds(lambda value: {value: 0}.keys(), ATOMS)
         | st.builds(lambda: range(3))
     ),
     max_leaves=8,
