@@ -24,13 +24,11 @@ def main() -> int:
     few = [one for one in grid if one.cell.stream in ("few-shot", "sessions")]
     found = {
         "headline": tables.headline(grid),
-        "policies": tables.comparison(grid),
         "streams": tables.streams(few),
         "bubbles": tables.bubbles(grid),
         "sweep": tables.sweep(swept),
         "backlog": tables.backlog(Folder(HERE / "backlog")),
         "fence": tables.fence(list(Folder(HERE / "fence"))),
-        "width": tables.widths(Folder(HERE / "width")),
     }
     was = text = PAGE.read_text(encoding="utf-8")
     for name, table in found.items():

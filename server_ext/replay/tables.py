@@ -26,7 +26,6 @@ __all__ = [
     "pools",
     "streams",
     "sweep",
-    "widths",
 ]
 
 PAPER_MEAN: dict[str, float | None] = {
@@ -290,14 +289,6 @@ def sweep(results: Iterable[Result]) -> Table:
         ]
         lines.append((f"{load:g}", *cells))
     return Table(("load", *(f"`{arm}`" for arm in arms)), tuple(lines))
-
-
-def widths(results: Iterable[Result]) -> Table:
-    """Groups of a few to many branches."""
-    found = pools(results, "width", "arm")
-    keys = sorted(found, key=lambda key: (int(key[0]), list(ARMS).index(key[1])))
-    lines = [(width, f"`{arm}`", *_line(found[width, arm])) for width, arm in keys]
-    return Table(("width", "policy", *_LINE), tuple(lines))
 
 
 def fence(results: Sequence[Result]) -> Table:
