@@ -8,6 +8,9 @@ fails, so that a load balancer uses another replica.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import threading
 from typing import TYPE_CHECKING, Any
 
 from starlette.responses import JSONResponse, Response
@@ -23,6 +26,10 @@ __all__ = ["DrainMiddleware", "draining_refusal", "watch_shutdown"]
 
 RETRY_SECONDS = 1
 """Another replica can answer at once."""
+
+
+SUBMIT_SECONDS = 0.5
+"""Time to hand the branches of running groups to the engine before it stops."""
 
 
 class DrainMiddleware:
@@ -52,15 +59,28 @@ def watch_shutdown(engine_client: EngineClient, state: State) -> None:
     """Mark `state` as draining once vLLM shuts its engine down.
 
     vLLM calls ``engine_client.shutdown`` in a thread on the signal, and has no other
-    hook for it.
+    hook for it. Branches of running groups that wait for their turn enter the engine
+    first: it finishes them within ``--shutdown-timeout`` and accepts none later.
     """
     native = engine_client.shutdown
+    loop, owner = asyncio.get_running_loop(), threading.get_ident()
 
     def shutdown(*args: Any, **options: Any) -> None:
         state.radixflow_draining = True
+        if loop.is_running() and threading.get_ident() != owner:
+            submitted = asyncio.run_coroutine_threadsafe(_submit_waiting(state), loop)
+            with contextlib.suppress(TimeoutError):
+                submitted.result(10 * SUBMIT_SECONDS)
         native(*args, **options)
 
     engine_client.shutdown = shutdown
+
+
+async def _submit_waiting(state: State) -> None:
+    window = state.radixflow.load.window
+    if window is not None and window.waiting:
+        window.open()
+        await asyncio.sleep(SUBMIT_SECONDS)
 
 
 def is_draining(state: State) -> bool:

@@ -24,6 +24,7 @@ import anyio
 from vllm.inputs.engine import tokens_input
 from vllm.v1.engine.exceptions import EngineDeadError
 
+from server_ext.api.adapters import Adapter
 from server_ext.api.protocol import BranchesRequest
 from server_ext.api.scoring import (
     BranchFailure,
@@ -168,6 +169,7 @@ class Group:
         group_id: the group's id.
         request_id: the request's id; branch i runs as ``<request_id>-<i>``.
         model: served model name, echoed.
+        adapter: the LoRA adapter that the request names, or None.
         tenant: who shares the engine with the others.
         rank: data-parallel rank to pin to, or None.
         trace_headers: the sender's trace context, for the engine's spans; or None.
@@ -181,6 +183,7 @@ class Group:
     group_id: str
     request_id: str
     model: str
+    adapter: Adapter | None = None
     tenant: Hashable = None
     rank: int | None = None
     trace_headers: Mapping[str, str] | None = None
@@ -351,10 +354,14 @@ class Group:
         self, tokens: list[int], request_id: str, params: Any
     ) -> RequestOutput:
         last = None
+        salt, adapter = self.request.cache_salt, self.adapter
+        if adapter is not None:
+            salt = adapter.salted(salt)
         stream = self.engine.generate(
-            tokens_input(tokens, cache_salt=self.request.cache_salt),
+            tokens_input(tokens, cache_salt=salt),
             params,
             request_id,
+            lora_request=adapter and adapter.request,
             trace_headers=self.trace_headers,
             priority=self.request.priority,
             data_parallel_rank=self.rank,

@@ -21,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 from vllm.tracing import extract_trace_headers
 
 from server_ext import __version__
+from server_ext.api.adapters import adapters_of
 from server_ext.api.body import read_body
 from server_ext.api.group import Group
 from server_ext.api.listing import (
@@ -162,7 +163,8 @@ async def make_group(server: Server, request: BranchesRequest, http: Request) ->
     Raises:
         RequestRefused: The server cannot take it, or its client went away.
     """
-    model = server.check(request)
+    adapter = server.adapters.find(http.app.state, request.model)
+    model = server.check(request, adapters_of(http.app.state))
     given = _rank(http.headers.get("x-data-parallel-rank"), server.ranks)
     prompts = await _prompts(server, request, http)
     rank = given if given is not None else server.home(prompts, request.cache_salt)
@@ -175,6 +177,7 @@ async def make_group(server: Server, request: BranchesRequest, http: Request) ->
         group_id=request.group_id or f"g-{secrets.token_hex(8)}",
         request_id=_request_id(http.headers.get("x-request-id")),
         model=model,
+        adapter=adapter,
         tenant=_tenant(request, http),
         rank=rank,
         trace_headers=extract_trace_headers(http.headers) or None,

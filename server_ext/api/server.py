@@ -11,12 +11,14 @@ import os
 import secrets
 from argparse import Namespace
 from array import array
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import anyio
 from vllm.v1.engine.exceptions import EngineDeadError
 
+from server_ext.api.adapters import Adapters
 from server_ext.api.drain import draining_refusal
 from server_ext.api.encoders import Encoders
 from server_ext.api.group import Load, Route
@@ -67,6 +69,7 @@ class Server:
     startup: dict[str, Any]
     load: Load
     admin_key: str | None = field(default=None, repr=False)
+    adapters: Adapters = field(default_factory=Adapters)
     groups: Groups = field(default_factory=Groups)
     # One page of the engine's lists at a time, across all readers.
     pages: anyio.Lock = field(default_factory=anyio.Lock)
@@ -103,8 +106,8 @@ class Server:
             admin_key=os.environ.get(ADMIN_KEY_VARIABLE) or None,
         )
 
-    def check(self, request: BranchesRequest) -> str:
-        """The served name of the request's model.
+    def check(self, request: BranchesRequest, adapters: Collection[str] = ()) -> str:
+        """The served name of the request's model, or of an adapter.
 
         Raises:
             RequestRefused: another model, too many labels, or a server that cannot
@@ -112,12 +115,13 @@ class Server:
         """
         if self.unsupported is not None:
             raise RequestRefused(501, "unsupported", self.unsupported)
-        if request.model is not None and request.model not in self.models:
+        served = (*self.models, *adapters)
+        if request.model is not None and request.model not in served:
             raise RequestRefused(
                 404,
                 "model_not_found",
                 f"model {shortened(request.model)} is not served here: use one of "
-                f"{', '.join(self.models)}",
+                f"{', '.join(served)}",
                 "model",
             )
         if len(request.labels or ()) > self.max_labels:

@@ -142,7 +142,10 @@ class Window:
         self._least = max(tokens // requests, 1)
         self._turns = _Turns(tokens)
         self._small: deque[Ticket] = deque()
-        self._bounds = {"small": SMALL_ROUNDS * tokens, "turn": rounds * tokens}
+        self._bounds: dict[str, float] = {
+            "small": SMALL_ROUNDS * tokens,
+            "turn": rounds * tokens,
+        }
         self._inside = {"small": 0, "turn": 0}
 
     @property
@@ -181,6 +184,11 @@ class Window:
         elif state != "gone":
             self._inside[state] -= self._size(ticket)
             self._turns.charge(path, max(computed - ticket.cost, 0))
+        self._admit()
+
+    def open(self) -> None:
+        """Admit everybody from now on: the engine takes nobody later."""
+        self._bounds = dict.fromkeys(self._bounds, float("inf"))
         self._admit()
 
     def _size(self, ticket: Ticket) -> int:

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
+import httpx
 import pytest
 
 from examples.smollm2 import SERVER_FLAGS, cached_checkpoint
 from radixflow_sdk import Progress, RadixFlow, RetryPolicy, ScoreRequest, ScoreResult
 from tests.e2e.loads import loads
-from tests.e2e.served import Served, fresh_salt, launched, serving, wait_for_health
+from tests.e2e.served import (
+    Served,
+    body,
+    fresh_salt,
+    launched,
+    serving,
+    wait_for_health,
+)
 from tests.routers.fronts import NGINX, ROUTER, nginx, vllm_router
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -121,6 +132,40 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 def stop(process: subprocess.Popen[bytes]) -> None:
     """As a service manager does."""
     process.terminate()
+
+
+def test_a_server_that_is_told_to_stop_ends_what_it_has(
+    replicas: list[Served], tmp_path: Path
+) -> None:
+    """Two servers without a router: nothing is lost, and nothing new waits."""
+    load = loads()[0]
+    options = [f" {load.options[n % 4]} {n}" for n in range(200)]
+    with launched(tmp_path, *SMALL, "--shutdown-timeout", "60") as (process, url, log):
+        second = Served(process, url, log)
+        with second.http, ThreadPoolExecutor(1) as others:
+            wait_for_health(second)
+            asked = others.submit(second.group, load.document, options)
+            while not second.busy():
+                time.sleep(0.01)
+            process.terminate()
+            refused = None
+            while not asked.done() and (refused is None or refused.status_code != 503):
+                with contextlib.suppress(httpx.TransportError):
+                    refused = httpx.post(
+                        f"{url}/v1/branches", json=body(load.document, options[:2])
+                    )
+            assert refused is not None
+            assert (refused.status_code, refused.json()["error"]["code"]) == (
+                503,
+                "draining",
+            )
+            assert refused.headers["retry-after"] == "1"
+            # A client that knows both servers does not notice.
+            with RadixFlow([url, replicas[0].url], retry=PATIENT) as client:
+                result = client.score_candidates(load.document, options[:8])
+            assert len(result.candidates) == 8
+            assert len(asked.result(120).branches) == len(options)
+            assert process.wait(90) is not None
 
 
 @pytest.mark.skipif(NGINX is None, reason="no nginx here")

@@ -210,6 +210,16 @@ def test_any_mix_enters_once_and_nobody_waits_without_need(data: st.DataObject) 
     assert not any(gate._inside.values())
 
 
+def test_an_open_window_admits_everybody_at_once() -> None:
+    engine = Engine()
+    for _ in range(500):
+        engine.ask("a", "g")
+    engine.window.open()
+    assert (len(engine.inside), engine.window.waiting) == (500, 0)
+    engine.ask("b", "h", tokens=10 * TOKENS)
+    assert len(engine.inside) == 501
+
+
 def test_nothing_is_kept_of_tenants_and_groups_that_ended() -> None:
     engine = Engine()
     for number in range(500):

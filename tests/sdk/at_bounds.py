@@ -2,7 +2,7 @@
 
     python tests/sdk/at_bounds.py [any pytest argument]
 
-Each Python from 3.11 on that is here gets two environments below ``.venv-bounds``:
+Each Python from 3.11 on that is found here gets two environments in ``.venv-bounds``:
 one with the lowest versions that ``pyproject.toml`` allows, one with the newest.
 """
 
@@ -46,7 +46,7 @@ def pythons() -> Iterator[str]:
 
 
 def environment(python: str, *, lowest: bool) -> Path:
-    """The interpreter of an environment, made where these versions have none."""
+    """The interpreter of an environment, made unless it is there already."""
     wanted = requirements(lowest=lowest)
     name = f"{Path(python).name}-{'lowest' if lowest else 'newest'}"
     folder = FOLDER / name

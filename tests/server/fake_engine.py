@@ -63,6 +63,7 @@ class Asked:
     priority: int
     rank: int | None
     trace_headers: Mapping[str, str] | None
+    lora: Any = None
 
     @property
     def hints(self) -> dict[str, Any]:
@@ -150,6 +151,7 @@ class FakeEngine:
         trace_headers: Mapping[str, str] | None,
         priority: int,
         data_parallel_rank: int | None,
+        lora_request: Any = None,
     ) -> AsyncIterator[Any]:
         asked = Asked(
             tokens=list(prompt["prompt_token_ids"]),
@@ -159,6 +161,7 @@ class FakeEngine:
             priority=priority,
             rank=data_parallel_rank,
             trace_headers=trace_headers,
+            lora=lora_request,
         )
         self.asked.append(asked)
         self.running.add(request_id)

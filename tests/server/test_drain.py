@@ -19,7 +19,9 @@ pytest.importorskip("vllm")
 from fastapi import FastAPI
 
 from server_ext.api.drain import DrainMiddleware, watch_shutdown
+from server_ext.api.group import Load
 from server_ext.api.plugin import RadixFlowEndpoints
+from server_ext.policy.fairness import Window
 from tests.server.fake_engine import Client, FakeEngine, group, serve, until
 
 
@@ -34,6 +36,29 @@ def draining(engine: FakeEngine) -> FastAPI:
     async def completions() -> None: ...
 
     return app
+
+
+@pytest.mark.asyncio
+async def test_branches_that_wait_for_their_turn_enter_before_the_engine_stops() -> (
+    None
+):
+    engine = FakeEngine()
+    engine.gate.clear()
+    in_engine: list[int] = []
+
+    def stop(seconds: int) -> None:
+        in_engine.append(len(engine.running))
+
+    engine.shutdown = stop  # type: ignore[attr-defined]
+    app = serve(engine, load=Load(8, Window(tokens=160, requests=8, rounds=2)))
+    watch_shutdown(engine, app.state)  # type: ignore[arg-type]
+    running = Client(app, body=group(*(f" {number}" for number in range(100))))
+    await until(lambda: len(engine.running) == 16)
+    await asyncio.to_thread(engine.shutdown, 20)  # type: ignore[attr-defined]
+    assert in_engine == [100]
+    engine.gate.set()
+    assert (await running()).events[-1]["completed"] == 100
+    engine.shutdown(0)  # type: ignore[attr-defined]  # from the loop itself: no wait
 
 
 @pytest.mark.asyncio

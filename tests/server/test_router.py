@@ -3,12 +3,14 @@
 import asyncio
 import json
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("vllm")
 
+from vllm.lora.request import LoRARequest
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 from server_ext.api import router as router_module
@@ -387,6 +389,35 @@ async def test_one_branch_fails_and_the_others_do_not(
 async def test_an_engine_that_is_gone_answers_503() -> None:
     client = await post(FakeEngine(errored=True))
     assert (client.status, client.error["code"]) == (503, "engine_dead")
+
+
+# --- adapters -------------------------------------------------------------------------
+
+
+async def test_an_adapter_is_served_and_a_reload_reads_no_block_of_the_last_load() -> (
+    None
+):
+    engine = FakeEngine()
+    app = serve(engine)
+    loaded: dict[str, Any] = {}
+    app.state.openai_serving_models = SimpleNamespace(lora_requests=loaded)
+    body = group(" a", model="style")
+    refused = await Client(app, body=body)()
+    assert (refused.status, refused.error["code"]) == (404, "model_not_found")
+    salts = []
+    for _ in range(2):
+        loaded["style"] = LoRARequest("style", 1, "/same/path")
+        for salt in (None, None, "tenant"):
+            asked = await Client(app, body={**body, "cache_salt": salt})()
+            assert asked.events[0]["model"] == "style"
+            assert engine.asked[-1].lora is loaded["style"]
+            salts.append(engine.asked[-1].cache_salt)
+    # One namespace for each load and salt, none of them a client's own.
+    assert salts[0] == salts[1]
+    assert salts[3] == salts[4]
+    assert len({*salts, None, "tenant"}) == 6
+    await Client(app, body=group(" a"))()
+    assert (engine.asked[-1].lora, engine.asked[-1].cache_salt) == (None, None)
 
 
 # --- operators ------------------------------------------------------------------------
