@@ -81,7 +81,7 @@ def test_the_page_escapes_names_and_draws_each_normalizer() -> None:
         options=("r", "</script>"),
         gold=0,
     )
-    scores = dict.fromkeys(("sum", "char"), [0.0, -1.0])
+    scores = {name: [0.0, -1.0] for name in ("sum", "char")}
     record = {"digest": "0", "route": "branches", "gold": 0, "scores": scores}
     record |= {"prompt_tokens": 2, "computed_tokens": 1}
     text = page(
