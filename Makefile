@@ -71,7 +71,7 @@ lock: venv  ## write what .venv holds into the lock
 	@mv $(VENV)/lock $(LOCK)
 
 clean:  ## remove .venv, caches and build output
-	@rm -rf $(VENV) .venv-bounds .venv-docs .venv-routers site build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache \
+	@rm -rf $(VENV) .venv-bounds .venv-docs .venv-integrations .venv-routers site build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache \
 		.import_linter_cache .hypothesis .coverage
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
