@@ -15,7 +15,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv system demo test test-fast test-full bounds compat docs routers lint typecheck format serve lock clean
+.PHONY: help venv system demo test test-fast test-full bounds compat docs integrations routers lint typecheck format serve lock clean
 
 help:  ## show this
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -50,6 +50,11 @@ lint: venv  ## ruff, formatting, mypy strict, import contracts
 bounds: venv  ## the client's tests at the lowest and the newest versions, on each Python here
 	@$(BIN)/python tests/sdk/at_bounds.py $(ARGS)
 
+integrations: venv  ## Inspect's scorer, in an environment of its own
+	@test -d $(VENV)-integrations || python3 -m venv $(VENV)-integrations
+	@$(VENV)-integrations/bin/pip install -q -e . inspect_ai pytest pytest-asyncio pytest-timeout
+	@$(VENV)-integrations/bin/python -m pytest tests/evals/test_inspect.py $(ARGS)
+
 compat: venv  ## the engine tests on the Python of vLLM 0.33.0 (downloads it once)
 	@$(BIN)/python tests/engine/compat_033.py $(ARGS)
 
@@ -66,7 +71,7 @@ lock: venv  ## write what .venv holds into the lock
 	@mv $(VENV)/lock $(LOCK)
 
 clean:  ## remove .venv, caches and build output
-	@rm -rf $(VENV) .venv-bounds .venv-docs .venv-routers site build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache \
+	@rm -rf $(VENV) .venv-bounds .venv-docs .venv-integrations .venv-routers site build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache \
 		.import_linter_cache .hypothesis .coverage
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -1,7 +1,7 @@
 """Retrieval, reranking and answers: BM25, then the model, with exact scores throughout.
 
     pip install bm25s
-    radixflow serve smollm2 &
+    radixflow serve $(python examples/smollm2.py) --served-model-name smollm2 &
     python examples/rag_fanout.py passages.jsonl
 
 The file holds one document a line with its questions: ``{"document": text,

@@ -16,7 +16,7 @@ except ModuleNotFoundError as missing:
         f"The command line needs {missing.name}: pip install 'radixflow-sdk[cli]'."
     ) from None
 
-from radixflow_sdk.cli import bench, doctor, evaluate, passthrough, score
+from radixflow_sdk.cli import bench, calibrate, doctor, evaluate, passthrough, score
 from radixflow_sdk.cli._shared import Command
 
 __all__ = ["app", "main"]
@@ -52,6 +52,7 @@ app.command("score", cls=Command)(score.score)
 app.command("doctor", cls=Command)(doctor.doctor)
 app.command("bench", cls=Command)(bench.bench)
 app.command("eval", cls=Command)(evaluate.evaluate_file)
+app.command("calibrate", cls=Command)(calibrate.calibrate)
 for _name, _run, _help in (
     (
         "lm-eval",

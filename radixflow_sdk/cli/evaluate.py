@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -35,6 +36,13 @@ from radixflow_sdk.evals.run import Results, Setup
 from radixflow_sdk.exceptions import InvalidInputError
 
 SHOWN = 10
+
+
+class TooLong(StrEnum):
+    """What becomes of questions that do not fit the model's context."""
+
+    fail = "fail"
+    skip = "skip"
 
 
 def evaluate_file(
@@ -104,6 +112,10 @@ def evaluate_file(
     limit: Annotated[
         int | None, typer.Option(min=1, help="Only the first so many questions.")
     ] = None,
+    too_long: Annotated[
+        TooLong,
+        typer.Option(help="What becomes of questions that do not fit the context."),
+    ] = TooLong.fail,
     compare_: Annotated[
         bool,
         typer.Option("--compare", help="Compare two results files; nothing is asked."),
@@ -150,6 +162,7 @@ def evaluate_file(
         limits=limits,
         model=model,
         restart=restart,
+        skip_too_long=too_long is TooLong.skip,
     )
     others = [("question file", file) for file in files]
     check_apart("output", run.output, others)

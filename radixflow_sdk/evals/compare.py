@@ -19,10 +19,11 @@ from typing import Any
 from radixflow_sdk.evals.containers import RESULTS_KEY
 from radixflow_sdk.exceptions import InvalidInputError
 
-__all__ = ["Comparison", "Difference", "compare", "mcnemar"]
+__all__ = ["Comparison", "Difference", "compare", "mcnemar", "read_records"]
 
 MAX_DRAWS = 4_000_000
 RESAMPLES = 2_000
+_KEYS = {"qid", "digest", "doc_id", "model", "gold", "scores", "picked"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +75,7 @@ def compare(first: Path, second: Path) -> Comparison:
         InvalidInputError: One is no results file, a question is not the same in both,
             or they have no question in common.
     """
-    one, other = _read(first), _read(second)
+    one, other = read_records(first), read_records(second)
     both = [qid for qid in one if qid in other]
     for qid in both:
         if one[qid]["digest"] != other[qid]["digest"]:
@@ -149,8 +150,12 @@ def _interval(clusters: Sequence[tuple[int, int]]) -> tuple[float, float]:
     return found[edge], found[-1 - edge]
 
 
-def _read(path: Path) -> dict[str, dict[str, Any]]:
-    """The records of a results file; of a question that is there twice, the last."""
+def read_records(path: Path) -> dict[str, dict[str, Any]]:
+    """The records of a results file; of a question that is there twice, the last.
+
+    Raises:
+        InvalidInputError: It cannot be read, or is no results file.
+    """
     try:
         head, *lines = path.read_text(encoding="utf-8").splitlines()
         if RESULTS_KEY not in json.loads(head):
@@ -163,9 +168,9 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
     for line in lines:
         try:
             record = json.loads(line)
-            keys = ("qid", "digest", "doc_id", "gold", "picked")
-            found[record["qid"]] = {key: record[key] for key in keys}
-        except (KeyError, TypeError, ValueError):
+            if record.keys() >= _KEYS:
+                found[record["qid"]] = record
+        except (AttributeError, ValueError):
             continue  # a damaged line, as in a run
     return found
 

@@ -50,6 +50,7 @@ class Evaluation:
         limits: The accuracies that it must reach.
         model: The model to ask; None: the server's first.
         restart: Begin anew.
+        skip_too_long: Questions that do not fit the context are no failures.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Evaluation:
     limits: Sequence[Limit] = ()
     model: str | None = None
     restart: bool = False
+    skip_too_long: bool = False
 
     def open(self) -> Results:
         """The results so far, for `run`.
@@ -113,6 +115,7 @@ class Evaluation:
             total=len(self.questions),
             stopped=stopped,
             seconds=perf_counter() - begun,
+            skip_too_long=self.skip_too_long,
         )
         return Finished(
             summary=summary,

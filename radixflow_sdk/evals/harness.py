@@ -46,11 +46,18 @@ NAME = "radixflow"
 MADE_BY = "radixflow: made by"
 """Key of a cache under which its settings are; lm-eval's own keys are digests."""
 
+MAX_SHOWN = 60
+"""Characters of a request that an error shows."""
+
 logger = logging.getLogger("radixflow")
 
 Answer = tuple[float, bool]
 Pair = tuple[tuple[str, str] | None, list[int], list[int]]
 """lm-eval's unit: cache key (None in a rolling window), context, continuation."""
+
+
+class RequestPlace(int):
+    """Position of a request that cannot be scored, among lm-eval's requests."""
 
 
 def register() -> None:
@@ -109,7 +116,7 @@ class RadixFlowLM(LocalCompletionsAPI):  # type: ignore[misc] # lm_eval is untyp
         max_retries: int = 3,
         verify_certificate: bool = True,
         ca_cert_path: str | None = None,
-        cache_salt: str | None = None,
+        cache_salt: str | int | float | None = None,
         **kwargs: Any,
     ) -> None:
         if not verify_certificate or ca_cert_path is not None:
@@ -125,8 +132,10 @@ class RadixFlowLM(LocalCompletionsAPI):  # type: ignore[misc] # lm_eval is untyp
             retry=RetryPolicy(attempts=int(max_retries)),
             max_connections=int(num_concurrent),
         )
-        self._cache_salt = cache_salt
+        # lm-eval reads digits in --model_args as numbers.
+        self._cache_salt = None if cache_salt is None else str(cache_salt)
         name = model or pretrained
+        name = None if name is None else str(name)
         if name is None or max_length is None:
             first, longest = _model_and_length(self._settings)
             name = name or first
@@ -177,6 +186,29 @@ class RadixFlowLM(LocalCompletionsAPI):  # type: ignore[misc] # lm_eval is untyp
                     )
             cache[MADE_BY] = made_by
         super().set_cache_hook(cache_hook)
+
+    def loglikelihood(
+        self, requests: list[Instance], disable_tqdm: bool = False
+    ) -> list[Answer]:
+        """lm-eval's, with a request that cannot be scored named as its task has it.
+
+        Raises:
+            InvalidInputError: A request cannot be scored.
+            RadixFlowError: A group failed.
+        """
+        try:
+            answers = super().loglikelihood(requests, disable_tqdm=disable_tqdm)
+        except InvalidInputError as error:
+            if not isinstance(error.value, RequestPlace):
+                raise
+            one = requests[error.value]
+            raise InvalidInputError(
+                f"Task {one.task_name}, document {one.doc_id}, "
+                f"{_short(one.args[1])} after {_short(one.args[0])}: {error}",
+                field=error.field,
+                value=error.value,
+            ) from None
+        return cast("list[Answer]", answers)
 
     def loglikelihood_rolling(
         self, requests: list[Instance], disable_tqdm: bool = False
@@ -298,6 +330,7 @@ def group_by_context(requests: Sequence[Pair], max_length: int) -> list[ContextG
                 f"{len(continuation)} to score, and a prompt may have {max_length}; at "
                 "least one token must come before what is scored.",
                 field=f"requests[{place}]",
+                value=RequestPlace(place),
             )
         cut += len(context) > room
         options = groups.setdefault(tuple(context[-room:]), {})
@@ -314,6 +347,10 @@ def group_by_context(requests: Sequence[Pair], max_length: int) -> list[ContextG
         for context, options in sorted(groups.items())
         for part in _parts(list(options.items()))
     ]
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}...")
 
 
 def _parts(

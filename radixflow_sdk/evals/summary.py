@@ -12,9 +12,18 @@ from radixflow_sdk._requests import Normalize
 from radixflow_sdk.evals.measures import Measures, measure
 from radixflow_sdk.evals.questions import Question
 from radixflow_sdk.evals.run import Results, Setup
-from radixflow_sdk.exceptions import PartialGroupError, RadixFlowError
+from radixflow_sdk.exceptions import (
+    ContextTooLongError,
+    PartialGroupError,
+    RadixFlowError,
+)
 
 __all__ = ["Answer", "Summary", "Tokens", "summarize"]
+
+TOO_LONG = (
+    "the prompt does not fit the model's context: serve with a larger --max-model-len, "
+    "or leave such questions out with --too-long skip"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +57,7 @@ class Summary:
         answered: How many have an answer.
         earlier: How many of these had one before this run.
         failures: For each reason, the names of the questions that failed for it.
+        too_long: Questions that do not fit the model's context and are skipped.
         stopped: Why the server was asked no more, or not at all; None where it was.
         measures: Under every normalizer; empty without an answer.
         subsets: The same for each subset, where there are several.
@@ -65,6 +75,7 @@ class Summary:
     answered: int
     earlier: int
     failures: Mapping[str, Sequence[str]]
+    too_long: Sequence[str]
     stopped: str | None
     measures: Mapping[Normalize, Measures]
     subsets: Mapping[str, Mapping[Normalize, Measures]]
@@ -104,7 +115,10 @@ class Summary:
         if self.earlier:
             all_ = "all " if self.earlier == self.answered else ""
             since = f", {all_}{self.earlier} from earlier results"
-        return f"{self.answered} of {self.asked} of {self.name}{who}{since}"
+        skipped = (
+            f", {len(self.too_long)} too long and skipped" if self.too_long else ""
+        )
+        return f"{self.answered} of {self.asked} of {self.name}{who}{since}{skipped}"
 
     @property
     def asked(self) -> str:
@@ -150,6 +164,7 @@ class Summary:
             "stopped": self.stopped,
             "measures": {name: asdict(found) for name, found in self.measures.items()},
             **({} if self.questions == self.total else {"first_of": self.total}),
+            **({"too_long": len(self.too_long)} if self.too_long else {}),
             **({"subsets": _plain(self.subsets)} if self.subsets else {}),
         }
 
@@ -163,6 +178,7 @@ def summarize(
     total: int | None = None,
     stopped: str | None = None,
     seconds: float = 0.0,
+    skip_too_long: bool = False,
 ) -> Summary:
     """What a run came to.
 
@@ -174,6 +190,7 @@ def summarize(
         total: How many questions the file has; None: as many as count.
         stopped: Why the server was not asked to the end.
         seconds: How long it took.
+        skip_too_long: Questions that do not fit the context are no failures.
     """
     records = results.records
     answers = [
@@ -182,7 +199,11 @@ def summarize(
         if question.qid in records
     ]
     failures: dict[str, list[str]] = {}
+    too_long: list[str] = []
     for failure in results.failures:
+        if skip_too_long and is_too_long(failure.error):
+            too_long.append(failure.qid)
+            continue
         failures.setdefault(_reason(failure.error), []).append(failure.qid)
     return Summary(
         name=name,
@@ -195,6 +216,7 @@ def summarize(
         answered=len(answers),
         earlier=sum(own.question.qid in results.earlier for own in answers),
         failures=failures,
+        too_long=too_long,
         stopped=stopped,
         measures=_measures(answers, setup),
         subsets={
@@ -227,7 +249,14 @@ def _plain(
     }
 
 
+def is_too_long(error: RadixFlowError) -> bool:
+    """Whether a question does not fit the model's context."""
+    return isinstance(error, ContextTooLongError)
+
+
 def _reason(error: RadixFlowError) -> str:
     """Why a question failed; of one that broke off, what broke it."""
+    if is_too_long(error):  # its numbers are the question's own
+        return TOO_LONG
     broken = isinstance(error, PartialGroupError) and error.__cause__ is not None
     return str(error.__cause__ if broken else error)

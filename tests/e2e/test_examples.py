@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -45,11 +46,14 @@ def test_multiple_choice(server: Served) -> None:
     assert "tokens computed" in shown
 
 
+@pytest.mark.skipif(find_spec("bm25s") is None, reason="bm25s is not installed")
 def test_rag_fanout(server: Served) -> None:
     shown = run(server, sys.executable, "examples/rag_fanout.py")
-    assert "answer: " in shown
-    (order,) = re.findall(r"passages by P\(yes\): ([\d, ]+)", shown)
-    assert sorted(order.split(", ")) == ["0", "1", "2", "3", "4", "5"]
+    assert "42 questions, 6 passages, 5 retrieved" in shown
+    counts = dict(re.findall(r"^([a-z 0-9]+): (\d+)$", shown, re.MULTILINE))
+    assert "retrieved" in counts
+    assert all(0 <= int(count) <= 42 for count in counts.values())
+    assert len(counts) == 5
 
 
 @pytest.mark.slow  # imports lm-eval and all of its tasks, twice

@@ -18,7 +18,7 @@ def results(path: Path, picks: list[int], **changes: Any) -> Path:
     """A run whose right options are all 0."""
     rows = [
         {"qid": f"q{n}", "doc_id": f"d{n // 2}", "digest": "x", "gold": 0}
-        | {"picked": {"sum": pick, "char": 0}}
+        | {"picked": {"sum": pick, "char": 0}, "model": "m", "scores": {}}
         | changes
         for n, pick in enumerate(picks)
     ]

@@ -233,3 +233,26 @@ def test_it_is_known_by_name() -> None:
     register()
     register()
     assert get_model("radixflow") is RadixFlowLM
+
+
+def test_numbers_in_model_args_are_texts(server: Server, url: str) -> None:
+    model(url, cache_salt=2547610222).loglikelihood(asked(*PAIRS), disable_tqdm=True)
+    assert {r.body["cache_salt"] for r in server.requests} == {"2547610222"}
+
+
+def test_a_request_that_cannot_be_scored_is_named(url: str) -> None:
+    pair = ("Anna lives in Oslo.", " Oslo" * 200)
+    one = Instance(
+        request_type="loglikelihood",
+        doc={},
+        arguments=pair,
+        idx=0,
+        metadata=("arc", 7, 1),
+    )
+    with pytest.raises(InvalidInputError) as caught:
+        model(url, max_length=64).loglikelihood(
+            [*asked(*PAIRS), one], disable_tqdm=True
+        )
+    said = str(caught.value)
+    assert said.startswith("Task arc, document 7, ' Oslo Oslo")
+    assert "after 'Anna lives in Oslo.': Request 5 has" in said

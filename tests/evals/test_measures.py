@@ -1,12 +1,17 @@
 """Accuracies, intervals and calibration, against figures worked out elsewhere."""
 
 import math
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radixflow_sdk.evals.measures import measure, wilson
+from radixflow_sdk.evals.questions import Question
+from radixflow_sdk.evals.report import page
+from radixflow_sdk.evals.run import Setup
+from radixflow_sdk.evals.summary import Answer, Summary
 
 
 @pytest.mark.parametrize(
@@ -64,3 +69,47 @@ def test_measures_stay_in_their_bounds(
     assert 0 <= found.brier <= 2
     assert sum(b.count for b in found.bins) == found.count == len(answers)
     assert sum(b.count * b.accuracy for b in found.bins) == pytest.approx(found.right)
+
+
+def test_the_page_escapes_names_and_draws_each_normalizer() -> None:
+    found = measure([((0.0, -1.0), 0), ((-1.0, 0.0), 0)])
+    question = Question(
+        qid="q & a",
+        doc_id="",
+        document="d" * 9000,
+        question="<i>",
+        options=("r", "</script>"),
+        gold=0,
+    )
+    scores = {name: [0.0, -1.0] for name in ("sum", "char")}
+    record = {"digest": "0", "route": "branches", "gold": 0, "scores": scores}
+    record |= {"prompt_tokens": 2, "computed_tokens": 1}
+    text = page(
+        Summary(
+            name="<b>.jsonl",
+            results="r.jsonl",
+            setup=Setup(),
+            model="m & n",
+            made=datetime(2026, 1, 2, tzinfo=UTC),
+            questions=2,
+            total=2,
+            answered=2,
+            earlier=0,
+            failures={},
+            too_long=(),
+            stopped=None,
+            measures={"sum": found, "char": found},
+            subsets={},
+            answers=[Answer(question, record)] * 60,
+            seconds=1.0,
+        )
+    )
+    assert "&lt;b&gt;.jsonl" in text
+    assert "answered by m &amp; n" in text
+    assert text.count('"qid": "q \\u0026 a"') == 60
+    assert text.count("d" * 5000) == 2  # once for all questions, and the first prompt
+    assert text.count("</script>") == 2
+    assert text.count("<svg") == text.count("<figure") == 2
+    assert "0.500" in text
+    assert "http://www.w3.org/2000/svg" in text
+    assert text.count("http") == 2  # namespaces only: nothing is loaded

@@ -264,6 +264,20 @@ def test_seeded_shots_are_the_same_each_time(file: Path) -> None:
     assert len({shown(str(seed)) for seed in range(6)}) > 1
 
 
+def test_questions_that_are_too_long_are_one_reason(file: Path) -> None:
+    faults = [Fault(status=422, code="context_too_long")] * 2
+    done, _ = run(FakeServer(faults=faults), file)
+    assert done.exit_code == 1
+    assert "2 questions (" in done.stderr
+    assert done.stderr.count("does not fit the model's context") == 1
+    done, _ = run(FakeServer(faults=faults), file, "--too-long", "skip", output="b")
+    assert done.exit_code == 0
+    assert "2 too long and skipped" in done.stdout
+    words = ["--too-long", "skip", "--json"]
+    done, _ = run(FakeServer(faults=faults), file, *words, output="c")
+    assert json.loads(done.stdout)["too_long"] == 2
+
+
 def test_a_limit_says_of_how_many(file: Path) -> None:
     done, _ = run(FakeServer(), file, "--limit", "2")
     assert "2 of the first 2 of 4 questions of asked.jsonl" in done.stdout
