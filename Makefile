@@ -50,10 +50,12 @@ lint: venv  ## ruff, formatting, mypy strict, import contracts
 bounds: venv  ## the client's tests at the lowest and the newest versions, on each Python here
 	@$(BIN)/python tests/sdk/at_bounds.py $(ARGS)
 
-integrations: venv  ## Inspect's scorer, in an environment of its own
+integrations: venv  ## Inspect's scorer and others' rerankers, in an environment of their own
 	@test -d $(VENV)-integrations || python3 -m venv $(VENV)-integrations
-	@$(VENV)-integrations/bin/pip install -q -e . inspect_ai pytest pytest-asyncio pytest-timeout
-	@$(VENV)-integrations/bin/python -m pytest tests/evals/test_inspect.py $(ARGS)
+	@$(VENV)-integrations/bin/pip install -q -e . inspect_ai cohere langchain-cohere \
+		llama-index-postprocessor-cohere-rerank pytest pytest-asyncio pytest-timeout
+	@RADIXFLOW_SERVER_PYTHON=$(VENV)/bin/python $(VENV)-integrations/bin/python -m pytest \
+		-p no:unraisableexception tests/integrations $(ARGS)
 
 compat: venv  ## the engine tests on the Python of vLLM 0.33.0 (downloads it once)
 	@$(BIN)/python tests/engine/compat_033.py $(ARGS)
