@@ -416,6 +416,23 @@ def trees_tables(results: dict[str, Any]) -> dict[str, str]:
     return {"trees": "\n".join(lines), "trees claims": _claims(claims)}
 
 
+def arrivals_tables(results: dict[str, Any]) -> dict[str, str]:
+    """Of benchmarks/arrivals.py: tokens / limit16, rounds and mean latency."""
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for run in results["raw"]:
+        shown = (
+            f"{run['tokens'] / run['limit16']:.2f}, {run['rounds']}, "
+            f"{run['mean_s'] * 1000:.0f}"
+        )
+        cells.setdefault((run["load"], run["arrival"]), {})[run["arm"]] = shown
+    arms = list(next(iter(cells.values())))
+    lines = [f"| load | arrival | {' | '.join(arms)} |", "|---|---|" + "---|" * len(arms)]
+    for (load, arrival), shown_by in cells.items():
+        lines.append(f"| {load} | {arrival} | {' | '.join(shown_by.values())} |")
+    claims = _claims(results["claims"])
+    return {"arrivals": "\n".join(lines), "arrivals claims": claims}
+
+
 def fill(page: str, found: dict[str, str]) -> str:
     """A page with its marks filled."""
     for name, text in found.items():
@@ -438,6 +455,7 @@ def build() -> dict[Path, str]:
         **cost_tables(_read("schedule_cost")),
         **client_tables(_read("client")),
         **trees_tables(_read("trees")),
+        **arrivals_tables(_read("arrivals")),
         "idle claims": _claims(_read("idle")["claims"]),
         "soak claims": _claims(_read("soak")["claims"]),
     }
