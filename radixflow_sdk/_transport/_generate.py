@@ -230,6 +230,7 @@ async def _generate(
 ) -> AsyncGenerator[tuple[int, _Text], None]:
     """Each prompt of one request with its text, as soon as it finishes."""
     texts = [_Text() for _ in pack]
+    max_tokens = (call.request.sampling or Sampling()).max_tokens
     done = False
     async with call.completing(_body(call, pack, boundaries)) as answer:
         async with aclosing(_chunks(answer)) as chunks:
@@ -241,6 +242,11 @@ async def _generate(
                         )
                     text = texts[choice.index]
                     if text.add(choice, chunk):
+                        if text.tokens > max_tokens:
+                            raise invalid_answer(
+                                _PATH,
+                                f"{text.tokens} tokens where {max_tokens} were allowed",
+                            )
                         text.request_id = answer.secrets.redact(text.request_id)
                         text.finish_reason = answer.secrets.redact(text.finish_reason)
                         yield choice.index, text

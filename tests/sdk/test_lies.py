@@ -1,6 +1,7 @@
 """A server that answers wrongly: a result is right, or an `InvalidResponseError`."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,29 @@ def test_a_bad_list_is_refused_at_its_first_element() -> None:
     with pytest.raises(ValidationError) as caught:
         _EVENTS.validate_json(json.dumps(event))
     assert caught.value.error_count() < 10
+
+
+@pytest.mark.parametrize(
+    ("usage", "reason"),
+    [
+        ({"prompt_tokens": 3, "completion_tokens": 9}, "9 tokens where 8 were allowed"),
+        ({"prompt_tokens": 3, "completion_tokens": 8}, None),
+    ],
+)
+async def test_counts_of_generated_text(
+    usage: dict[str, int], reason: str | None
+) -> None:
+    choice = {"index": 0, "text": "so", "finish_reason": "length"}
+    chunk = json.dumps({"id": "c", "choices": [choice], "usage": usage})
+    content = f"data: {chunk}\n\ndata: [DONE]\n\n".encode()
+    server = Server(httpx.Response(200, content=content))
+    async with client(server, retry=ONCE) as radixflow:
+        with (
+            pytest.raises(InvalidResponseError, match=reason)
+            if reason
+            else nullcontext()
+        ):
+            await radixflow.generate_branches([1, 2], [[3]], max_tokens=8)
 
 
 # --- mutated golden streams -------------------------------------------------------
