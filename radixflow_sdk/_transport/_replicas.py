@@ -141,8 +141,8 @@ class Replicas:
 
     A server that cannot be reached, or shuts down, is marked unavailable: for one
     second first, then for twice as long each time. After the backoff it must list its
-    models before it gets work. Meanwhile the next server in the session's order takes its place. When
-    all are unavailable, all are tried.
+    models before it gets work. Meanwhile the next server in the session's order takes
+    its place. When all are unavailable, all are tried.
 
     Args:
         servers: A transport for each URL.
