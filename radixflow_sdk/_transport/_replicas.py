@@ -139,10 +139,10 @@ def connect(settings: Settings, *, http_client: HTTPClient | None = None) -> Tra
 class Replicas:
     """Sends each request to the server that its session hashes to.
 
-    A server that cannot be reached is marked unavailable: for one second first, then
-    for twice as long each time. After the backoff it must list its models before it
-    gets work. Meanwhile the next server in the session's order takes its place. When
-    all are unavailable, all are tried.
+    A server that cannot be reached, or shuts down, is marked unavailable: for one
+    second first, then for twice as long each time. After the backoff it must list its
+    models before it gets work. Meanwhile the next server in the session's order takes
+    its place. When all are unavailable, all are tried.
 
     Args:
         servers: A transport for each URL.
@@ -194,7 +194,8 @@ class Replicas:
             except APIError as error:
                 unreachable = self._mark_unavailable(url, error)
                 # The request failed before the answer began: nothing was yielded.
-                if not (unreachable and left and isinstance(error, APIConnectionError)):
+                before = isinstance(error, APIConnectionError) or _is_draining(error)
+                if not (unreachable and left and before):
                     raise
 
     async def aclose(self) -> None:
@@ -248,7 +249,13 @@ class Replicas:
         )
 
 
+def _is_draining(error: APIError) -> bool:
+    """Whether a server that shuts down has refused the request."""
+    return isinstance(error, APIStatusError) and error.code == "draining"
+
+
 def _is_unreachable(error: APIError) -> bool:
     if isinstance(error, APIStatusError):
-        return error.status in (502, 504) or error.code == "engine_dead"
+        gone = error.code == "engine_dead" or _is_draining(error)
+        return gone or error.status in (502, 504)
     return isinstance(error, APIConnectionError | APITimeoutError | StreamBrokenError)

@@ -161,6 +161,20 @@ async def test_what_sends_a_document_elsewhere(error: APIError, moves: bool) -> 
     assert (await house.send(session) != "http://a") is moves
 
 
+async def test_a_server_that_shuts_down_hands_its_documents_over_at_once() -> None:
+    house = House()
+    session = await home(house, "http://a")
+    refusal = ServerError("shutting down", status=503, code="draining")
+    house.servers["http://a"].error = refusal
+    for _ in range(3):
+        assert await house.send(session) != "http://a"
+        house.clock.now += 60
+    for server in house.servers.values():
+        server.error = refusal
+    with pytest.raises(ServerError):
+        await house.send(session)
+
+
 async def test_models_are_those_of_a_server_that_is_there() -> None:
     house = House()
     first = house.replicas._order("")[0]
