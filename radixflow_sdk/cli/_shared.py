@@ -97,6 +97,7 @@ def _flags(context: typer.Context) -> dict[str, str]:
         is_flag = first.startswith("-")
         flag = first if is_flag else parameter.metavar or name.upper()
         # Where two parameters mean the same (URL and --base-url), the first one counts.
+        name = name.removesuffix("_")  # as map_, which would hide a builtin
         flags = {name: flag, _SDK_NAMES.get(name, name): flag} | flags
     return flags
 

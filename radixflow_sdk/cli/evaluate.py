@@ -70,7 +70,7 @@ def evaluate_file(
         ),
     ] = None,
     scoring: Annotated[ScoringName, typer.Option()] = ScoringName.likelihood,
-    form: Annotated[
+    format_: Annotated[
         str | None,
         typer.Option("--format", help="The files' format; else by their keys."),
     ] = None,
@@ -145,7 +145,7 @@ def evaluate_file(
         base_url=base_url, timeout=timeout, max_connections=concurrency
     )
     odd: list[str] = []
-    reads = read_format(form, map_)
+    reads = read_format(format_, map_)
     questions = read_questions(files, reads=reads, warn=odd.append)
     _tell_some([f"note: {sentence}" for sentence in odd], "notes")
     examples = questions

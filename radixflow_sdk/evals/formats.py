@@ -504,8 +504,11 @@ def describe_unknown(row: Row) -> str:
     elif isinstance(options, list) and options and isinstance(options[0], dict):
         inner = next((key for key in ("text", "choice") if key in options[0]), None)
         found["options"] += f".{inner or next(iter(options[0]), '')}"
-    tried = ",".join(f"{name}={key}" for name, key in found.items())
-    advice = f"; try --map {tried}" if {"options", "gold"} <= found.keys() else ""
+    advice = ""
+    if "options" in found:
+        found.setdefault("gold", "KEY")
+        tried = ",".join(f"{name}={key}" for name, key in found.items())
+        advice = f"; try --map {tried}"
     return (
         f"has the keys {keys}, which is no format that is known; the nearest is "
         f"{nearest.name}, without {lacks}{advice or '; name its keys with --map'}"

@@ -349,8 +349,10 @@ def test_an_unknown_format_names_its_keys_and_a_map(tmp_path: Path) -> None:
     assert f"try --map {tried}" in str(caught.value)
     [found] = read(tmp_path / "q.jsonl", row, reads=mapped(read_map(tried)))
     assert (found.question, found.options, found.gold) == ("Q?", ("x", "y"), 1)
-    with pytest.raises(InvalidInputError, match="name its keys with --map"):
+    with pytest.raises(InvalidInputError, match=r"options=choices\.text,gold=KEY"):
         read(tmp_path / "q.jsonl", UNKNOWN)
+    with pytest.raises(InvalidInputError, match="name its keys with --map"):
+        read(tmp_path / "q.jsonl", {"a": 1})
 
 
 @pytest.mark.parametrize("words", ["", "gold", "question=q", "gold=g", "gold=g,x=y"])

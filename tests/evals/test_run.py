@@ -240,8 +240,8 @@ def test_a_template_of_a_file(file: Path) -> None:
         (["--template", "none"], "neither a file"),
         (["--shots", "4"], "has 4 questions, and one more"),
         (["--shots", "1", "--scoring", "label"], "for likelihood scoring"),
-        (["--format", "none"], "there are quality, race"),
-        (["--map", "gold"], "write NAME=KEY"),
+        (["--format", "none"], "--format is 'none'; there are quality, race"),
+        (["--map", "gold"], "--map is 'gold'; write NAME=KEY"),
     ],
 )
 def test_a_style_that_cannot_be(file: Path, words: list[str], told: str) -> None:
