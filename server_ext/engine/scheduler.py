@@ -134,6 +134,7 @@ class RadixFlowScheduler(AsyncScheduler):
         self._fenced = policy.fence == "on" or (
             policy.fence == "auto" and compat.needs_fence(self.vllm_config)
         )
+        self._doubts = policy.fence != "off" and not policy.native
 
     def _make_planner(self, policy: Policy) -> StopPlanner | None:
         """A planner where chunks may end anywhere, None where the native ends stay."""
@@ -238,6 +239,8 @@ class RadixFlowScheduler(AsyncScheduler):
         ``kv_transfer_params`` is the one free-form field that travels with a finished
         request; it is used only where no KV connector uses it.
         """
+        if self._doubts and request.num_in_flight_tokens:
+            compat.forget_unwritten(self.kv_cache_manager, request, in_flight=True)
         kv_params, encoder_params = super()._free_request(request, delay_free_blocks)
         self._gate.drop(request.request_id)
         if self._planner is not None:
@@ -259,7 +262,7 @@ class RadixFlowScheduler(AsyncScheduler):
         vLLM publishes a request's blocks when it selects it; thrown out in the same
         round for one of higher priority, it would leave keys of what nobody wrote.
         """
-        compat.forget_unwritten(self.kv_cache_manager, request)
+        compat.forget_unwritten(self.kv_cache_manager, request, in_flight=self._doubts)
         if self._planner is not None:
             self._planner.preempted(request)
         super()._preempt_request(request, *args, **kwargs)
