@@ -426,7 +426,10 @@ def arrivals_tables(results: dict[str, Any]) -> dict[str, str]:
         )
         cells.setdefault((run["load"], run["arrival"]), {})[run["arm"]] = shown
     arms = list(next(iter(cells.values())))
-    lines = [f"| load | arrival | {' | '.join(arms)} |", "|---|---|" + "---|" * len(arms)]
+    lines = [
+        f"| load | arrival | {' | '.join(arms)} |",
+        "|---|---|" + "---|" * len(arms),
+    ]
     for (load, arrival), shown_by in cells.items():
         lines.append(f"| {load} | {arrival} | {' | '.join(shown_by.values())} |")
     claims = _claims(results["claims"])

@@ -121,10 +121,11 @@ def _check_states(config: VllmConfig, block: int) -> None:
         )
     budget = config.scheduler_config.max_num_batched_tokens
     rows = config.scheduler_config.max_num_seqs
-    planned = policy_from_config(config.additional_config).tree
-    if (
-        not planned or keeps_native_checkpoints(config)
-    ) and block <= budget < block + rows - 1:
+    planned = (
+        policy_from_config(config.additional_config).tree
+        and keeps_native_checkpoints(config) is None
+    )
+    if not planned and block <= budget < block + rows - 1:
         raise ConfigurationError(
             f"{rows} rows that generate leave {budget - rows + 1} tokens of a round, "
             f"less than a cache block ({block}), so a long document could wait for "
@@ -309,27 +310,38 @@ def published_this_round(
 def needs_fence(config: VllmConfig) -> bool:
     """Whether a published state may be read before it is written.
 
-    Rounds of one worker run in order on one device, so that a later round may read
-    what an earlier one writes.  That does not hold across pipeline stages, and the V2
-    model runner has been seen to drop the work of aborted requests.
+    Rounds of one device run in order, so that a later round may read what an earlier
+    one writes.  That does not hold across pipeline stages.
     """
     stages = config.parallel_config.pipeline_parallel_size
-    asynchronous = bool(config.scheduler_config.async_scheduling)
-    return asynchronous and (stages > 1 or bool(config.use_v2_model_runner))
+    return bool(config.scheduler_config.async_scheduling) and stages > 1
 
 
-def forget_unwritten(manager: KVCacheManager, request: Request) -> None:
-    """Take back the keys of a request's blocks beyond what it has computed.
+def forget_unwritten(
+    manager: KVCacheManager, request: Request, *, in_flight: bool
+) -> None:
+    """Take back the keys of a request's blocks that may never be written.
+
+    vLLM publishes a block when it selects the request, before the round has run.  Where
+    the request is aborted, fails or is preempted before the round has been processed,
+    a worker may drop its work (vllm-project/vllm PR #56525).
 
     Args:
         manager: the scheduler's cache manager.
-        request: about to be preempted; its computed tokens do not count this round.
+        request: about to lose its blocks; its computed tokens do not count the round
+            that is being planned.
+        in_flight: rounds whose output has not been processed are doubtful too.
     """
+    written = request.num_computed_tokens
+    if in_flight:
+        # Rounds before a preemption are counted until they return; what they wrote is
+        # not among these blocks.
+        written -= request.num_in_flight_tokens - request.num_stale_output_tokens
     pool = manager.block_pool
     for single in manager.coordinator.single_type_managers:
         for block in single.req_to_blocks.get(request.request_id, ()):
             keyed = 0 if block.is_null else block.block_hash_num_tokens or 0
-            if keyed > request.num_computed_tokens:
+            if keyed > written:
                 pool._maybe_evict_cached_block(block)
 
 

@@ -149,9 +149,15 @@ def _publish_states(single: MambaManager, stops: PlannedStops) -> None:
             native(request, num_tokens, *args, **options)
             return
         full, inside = divmod(num_tokens, size)
-        if not stops.publishes(request, num_tokens) or pool.get_cached_block(
+        publishes = stops.publishes(request, num_tokens)
+        known = publishes and pool.get_cached_block(
             request.block_hashes[num_tokens // pool.hash_block_size - 1], [group]
-        ):
+        )
+        if known:
+            # Its attention keys were lost, and are written in this round: a copy of
+            # their block would come too early.
+            single.cached_blocks_this_step.add(known[0].block_hash)
+        if known or not publishes:
             # A second block under one key would make all its readers wait a round.
             single.num_cached_block[name] = full
             return

@@ -137,6 +137,7 @@ class RadixFlowScheduler(AsyncScheduler):
         self._fenced = policy.fence == "on" or (
             policy.fence == "auto" and compat.needs_fence(self.vllm_config)
         )
+        self._doubts = policy.fence != "off" and not policy.native
 
     def _make_planner(self, policy: Policy) -> StopPlanner | None:
         """A planner where chunks may end anywhere, None where the native ends stay."""
@@ -241,6 +242,8 @@ class RadixFlowScheduler(AsyncScheduler):
         ``kv_transfer_params`` is the one free-form field that travels with a finished
         request; it is used only where no KV connector uses it.
         """
+        if self._doubts and request.num_in_flight_tokens:
+            compat.forget_unwritten(self.kv_cache_manager, request, in_flight=True)
         kv_params, encoder_params = super()._free_request(request, delay_free_blocks)
         self._gate.drop(request.request_id)
         self._starts_over.discard(request.request_id)
@@ -263,7 +266,7 @@ class RadixFlowScheduler(AsyncScheduler):
         vLLM publishes a request's blocks when it selects it; thrown out in the same
         round for one of higher priority, it would leave keys of what nobody wrote.
         """
-        compat.forget_unwritten(self.kv_cache_manager, request)
+        compat.forget_unwritten(self.kv_cache_manager, request, in_flight=self._doubts)
         if self._planner is not None:
             self._planner.preempted(request)
         if not self.running:  # vLLM has taken it out: it could not go on alone

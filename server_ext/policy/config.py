@@ -65,8 +65,9 @@ class Policy:
             see `default_costs`.
         round_tokens: what one more round costs, in tokens computed; None: likewise.
         scan_limit: maximum BLOCKED or deferred branches that a round visits.
-        fence: READY waits until the step that wrote the state has been processed:
-            ``auto`` where steps of one engine are not ordered on one device.
+        fence: READY waits until the round that wrote the state has been processed:
+            ``auto`` across pipeline stages; ``off`` also trusts the rounds in flight
+            of a request that is aborted.
     """
 
     name: str

@@ -47,10 +47,9 @@ class CommitFence:
     """States that were published by rounds whose output has not been processed.
 
     vLLM publishes a state when it schedules the round that will write it.  With
-    asynchronous scheduling the next rounds are planned before that one has run; where
-    rounds are not ordered on one device, or a round's work may be dropped, a published
-    state may not be there yet (vllm-project/vllm PR #56525).  Rounds are processed in
-    the order in which they were planned.
+    asynchronous scheduling the next rounds are planned before that one has run.  One
+    device runs them in order, so only pipeline stages need the fence.  Rounds are
+    processed in the order in which they were planned.
     """
 
     _rounds: deque[frozenset[Hashable]] = field(default_factory=deque)

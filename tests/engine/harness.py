@@ -487,6 +487,7 @@ class Driver:
 
     def _process(self) -> None:
         scheduler_output, model_output = self.in_flight.popleft()
+        self.worker.processed()
         if self._to_abort:
             self.abort(*self._to_abort)
             self._to_abort.clear()

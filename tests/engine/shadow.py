@@ -12,6 +12,7 @@ bytes, so a block that held keys and values holds no state, and the other way ro
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -89,6 +90,9 @@ class ShadowWorker:
         checkpoint_alignment: the layers save a checkpoint inside a prompt's last chunk
             (Mamba2, for example) at multiples of so many tokens; None: they save none.
         exported: checkpoints saved inside chunks.
+        drops_ended: drop what a request wrote in rounds that were in flight when it
+            ended or was preempted (vllm-project/vllm PR #56525).
+        dropped: writes that were dropped.
     """
 
     block_size: int
@@ -99,6 +103,9 @@ class ShadowWorker:
     checkpoint_alignment: int | None = None
     steps: int = 0
     exported: int = 0
+    drops_ended: bool = False
+    dropped: int = 0
+    _in_flight: deque[dict[str, set[int]]] = field(default_factory=deque)
     _cells: dict[int, _Cell] = field(default_factory=dict)
     _tenants: dict[str, _Tenant] = field(default_factory=dict)
     _requests: dict[str, Request] = field(default_factory=dict)
@@ -135,6 +142,9 @@ class ShadowWorker:
             WrongState: a request reads what is not its own prefix's.
         """
         self.steps += 1
+        if self.drops_ended:
+            self._drop({*output.finished_req_ids, *(output.preempted_req_ids or ())})
+        self._in_flight.append({})
         for request_id in output.finished_req_ids:
             self._tenants.pop(request_id, None)
         for request_id in output.preempted_req_ids or ():
@@ -149,6 +159,21 @@ class ShadowWorker:
         self._move_states(scheduled)
         self._run_layers(scheduled)
         return self._answer(scheduled)
+
+    def processed(self) -> None:
+        """The scheduler has the output of the oldest round."""
+        self._in_flight.popleft()
+
+    def _drop(self, ended: set[str]) -> None:
+        """Leave garbage where requests wrote in rounds that are in flight."""
+        for writes in self._in_flight:
+            for request_id in ended & writes.keys():
+                for block in writes.pop(request_id):
+                    self._write(block, _Cell())
+                    self.dropped += 1
+
+    def _note_write(self, request_id: str, block: int) -> None:
+        self._in_flight[-1].setdefault(request_id, set()).add(block)
 
     def _copy(self, wave: Sequence[Any]) -> None:
         """Whole blocks, all read before any is written."""
@@ -262,6 +287,7 @@ class ShadowWorker:
                 f"after its {tenant.computed} tokens ({self._describe(block)})"
             )
         self._write(block, _Cell(None, self._digest(tenant, end)))
+        self._note_write(request_id, block)
         if self.checkpoint_alignment is not None:
             self._export_checkpoint(tenant, count, end, group)
 

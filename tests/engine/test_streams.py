@@ -16,9 +16,12 @@ from hypothesis import strategies as st
 from server_ext.policy.config import POLICIES
 from tests.engine.harness import Driver, make_request, tokens
 from tests.engine.loads import Load, driver_for, loads, play
+from tests.engine.shadow import WrongState
 
 SOME = settings(max_examples=20, deadline=None, database=None, derandomize=True)
 MORE = settings(SOME, max_examples=40)
+OURS = ("radixflow", "radixflow+")
+FENCES = st.sampled_from(("auto", "on"))
 SCARCE = (30, 40, 2000)
 """Block pools; the smallest just holds the longest request of a load."""
 
@@ -48,6 +51,63 @@ def test_lying_hints_change_no_state_and_hold_nobody(
     driver = driver_for(load, asynchronous=asynchronous)
     play(driver, load)
     driver.run(3000)
+
+
+@MORE
+@given(load=loads(blocks=SCARCE), preset=st.sampled_from(OURS), fence=FENCES)
+def test_nobody_resumes_from_work_that_was_dropped(
+    load: Load, preset: str, fence: str
+) -> None:
+    """A worker that drops the rounds in flight of requests that end."""
+    driver = driver_for(
+        load, preset=preset, asynchronous=True, settings={"fence": fence}
+    )
+    driver.worker.drops_ended = True
+    play(driver, load)
+    driver.run(3000)
+
+
+def abort_in_flight(fence: str) -> Driver:
+    """Clients go away while the round that computes their document is in flight."""
+    driver = Driver.on(asynchronous=True, token_budget=512, settings={"fence": fence})
+    driver.worker.drops_ended = True
+    document = tokens("document", 1500)
+    for turn in range(12):
+        for branch in range(3):
+            prompt = [*document[: 300 + 100 * turn], *tokens((turn, branch), 20)]
+            driver.send(make_request(driver.scheduler, f"{turn}-{branch}", prompt))
+        for _ in range(turn % 5):
+            driver.step()
+        driver.abort(f"{turn}-0", f"{turn - 1}-1")
+    driver.run()
+    return driver
+
+
+@pytest.mark.parametrize("fence", ["auto", "on"])
+def test_aborts_in_flight_take_back_what_they_published(fence: str) -> None:
+    assert abort_in_flight(fence).worker.dropped
+
+
+def test_without_that_a_key_promises_dropped_work() -> None:
+    with pytest.raises(WrongState):
+        abort_in_flight("off")
+
+
+def test_one_device_does_not_wait_for_the_commit() -> None:
+    """Consumers of a state run in the round after it, before it is processed."""
+    turns = []
+    for fence in ("auto", "on"):
+        driver = Driver.on(asynchronous=True, settings={"fence": fence})
+        document = tokens("document", 1000)
+        for branch in range(8):
+            prompt = [*document, *tokens(branch, 20)]
+            driver.send(make_request(driver.scheduler, f"r{branch}", prompt))
+        count = 0
+        while driver.busy:
+            driver.step()
+            count += 1
+        turns.append(count)
+    assert turns[0] < turns[1]
 
 
 @SOME
