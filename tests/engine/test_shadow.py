@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from server_ext.engine import publication
@@ -56,15 +58,26 @@ def test_a_leaf_that_publishes_is_seen_by_its_reader(
         run_groups(driver, question=150)
 
 
-def test_a_state_that_was_never_written_is_seen() -> None:
+def lose_a_step(**settings: Any) -> Driver:
     """vllm PR #56525: the step that should write a published state does not run."""
-    driver = Driver.on(block_size=128)
+    driver = Driver.on(block_size=128, settings=settings)
     driver.send(make_request(driver.scheduler, "lost", DOCUMENT))
     driver.scheduler.schedule()
     driver.abort("lost")
     driver.send(make_request(driver.scheduler, "retry", DOCUMENT))
+    return driver
+
+
+def test_a_state_that_was_never_written_is_seen() -> None:
+    driver = lose_a_step(fence="off")
     with pytest.raises(WrongState):
         driver.run()
+
+
+def test_what_an_aborted_request_published_is_taken_back() -> None:
+    driver = lose_a_step()
+    driver.run()
+    assert driver.cached_tokens("retry") == 0
 
 
 def test_a_hit_that_crosses_a_salt_is_seen() -> None:
