@@ -58,7 +58,7 @@ PAGE_ROWS = 2048
 """Rows after which a page of rounds ends."""
 DEBUG = "RADIXFLOW_DEBUG"
 """Environment variable: 1 looks back at every round for an avoidable bubble."""
-CROWDED = 0.5
+CROWDED = 0.15
 """Share of the pool that checkpoints in use may take before others are computed."""
 SHORT_WAIT = 0.002
 """An idle engine turns about every this many seconds (vLLM's pause, and its work)."""

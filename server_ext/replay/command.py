@@ -145,7 +145,7 @@ def _add_cells(
     add("--seed", type=int, default=0)
     add("--jobs", type=int, default=1, help="processes")
     add("--async", dest="asynchronous", action="store_true", help="asynchronous engine")
-    fence = "asynchronous engine and commit fence, what a GPU runs by default"
+    fence = "asynchronous engine and commit fence, what pipeline stages run by default"
     add("--fence", action="store_true", help=fence)
 
 
