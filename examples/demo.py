@@ -8,7 +8,7 @@ each the median of three repeats, each repeat in a cache namespace of its own:
 
 * the questions as people ask them today, vLLM's own ``/v1/completions`` with ``echo``
   in vLLM's order (policy `radix`), and through RadixFlow: seconds and tokens;
-* a backlog with few-shot prompts, whole before its first round (the engine is paused
+* a backlog with few-shot prompts, queued before its first round (the engine is paused
   while it arrives), in vLLM's order and in RadixFlow's: rounds and tokens.
 
 Exits with 0 when every question was answered and RadixFlow is better in every figure.
@@ -55,6 +55,8 @@ DOCUMENTS_OF = {8: 2, 16: 3, 40: 1}  # facts in a document: how many such docume
 SHOTS = 5
 STOCK = "radix"
 REPEATS = 3
+STEADY_POLLS = 20
+"""Polls in which the queue must stay as it is, 50 ms apart."""
 SCORING_SECONDS = 300.0
 
 
@@ -102,7 +104,6 @@ class Pass:
         results: the SDK's results; empty for vLLM's own endpoint.
         rounds: worker rounds.
         tokens: tokens computed.
-        requests: requests that carried hints.
         seconds: from the first request to the last answer.
     """
 
@@ -110,7 +111,6 @@ class Pass:
     results: tuple[ScoreResult, ...]
     rounds: int
     tokens: int
-    requests: int
     seconds: float
 
 
@@ -329,7 +329,6 @@ def run_pass(
         results=results,
         rounds=grown["rounds"],
         tokens=grown["tokens"],
-        requests=grown["hints"],
         seconds=seconds,
     )
 
@@ -339,12 +338,11 @@ def _scores(result: ScoreResult) -> tuple[float, ...]:
     return tuple(candidate.score for candidate in by_option)
 
 
-def behind_a_pause(requests: int, seconds: float = 60) -> Ask:
-    """Ask while the engine is paused, and resume it once all requests wait in it.
+def behind_a_pause(seconds: float = 60) -> Ask:
+    """Ask while the engine is paused, and resume it once the queue is complete.
 
     Args:
-        requests: that the questions come to.
-        seconds: to wait for them.
+        seconds: to wait for that.
     """
 
     async def ask(url: str, asked: Sequence[Question]) -> tuple[ScoreResult, ...]:
@@ -353,7 +351,7 @@ def behind_a_pause(requests: int, seconds: float = 60) -> Ask:
             paused.raise_for_status()
             try:
                 asking = asyncio.create_task(through_radixflow(url, asked))
-                await until_queued(http, requests, seconds)
+                await until_queued(http, seconds)
             finally:
                 (await http.post("/resume")).raise_for_status()
             return await asking
@@ -361,20 +359,23 @@ def behind_a_pause(requests: int, seconds: float = 60) -> Ask:
     return ask
 
 
-async def until_queued(http: httpx.AsyncClient, requests: int, seconds: float) -> None:
-    """Wait until that many requests wait in the engine.
+async def until_queued(http: httpx.AsyncClient, seconds: float) -> None:
+    """Wait until the engine's queue no longer grows.
+
+    The endpoint keeps a few rounds of work in the engine; the rest follows as it ends.
 
     Raises:
-        DemoError: fewer did in that time.
+        DemoError: it is not so in that time.
     """
-    waiting = 0
+    waiting, steady = 0, 0
     with anyio.move_on_after(seconds):
-        while waiting < requests:
+        while not waiting or steady < STEADY_POLLS:
             answer = (await http.get("/v1/radixflow/stats")).raise_for_status()
-            waiting = answer.json()["gauges"]["waiting"]
+            before, waiting = waiting, answer.json()["gauges"]["waiting"]
+            steady = steady + 1 if waiting == before else 0
             await anyio.sleep(0.05)
         return
-    raise DemoError(f"Only {waiting} of {requests} requests had arrived.")
+    raise DemoError(f"The queue was not complete in {seconds:g} s: {waiting} waited.")
 
 
 # --- what is shown --------------------------------------------------------------------
@@ -487,10 +488,9 @@ def compare(
         TimeElapsedColumn(),
         console=console,
     ) as progress:
-        # Whoever is first pays for what is done once. It also tells how many requests
-        # the endpoint makes of the backlog.
+        # Whoever is first pays for what is done once.
         bar = progress.add_task("warming up", total=2 + 4 * REPEATS)
-        requests = run_pass(http, policy, backlog).requests
+        run_pass(http, policy, backlog)
         progress.advance(bar)
         run_pass(http, STOCK, asked[:4], through_completions)
         progress.advance(bar)
@@ -502,14 +502,14 @@ def compare(
                 ordered.stock,
                 STOCK,
                 backlog,
-                behind_a_pause(requests),
+                behind_a_pause(),
             ),
             (
                 "a backlog, with RadixFlow",
                 ordered.ours,
                 policy,
                 backlog,
-                behind_a_pause(requests),
+                behind_a_pause(),
             ),
         )
         for _ in range(REPEATS):

@@ -76,8 +76,7 @@ class Cell:
         width: branches a group; 4 are the paper's, others are generated.
         seed: of lengths and gaps.
         asynchronous: the engine of time.
-        fence: READY waits for the commit; with the asynchronous engine, what a GPU
-            runs by default.
+        fence: READY waits for the commit, as across pipeline stages.
         own_rate: time the trace for this card even where it is of the Qwen series.
     """
 
