@@ -45,10 +45,7 @@ def test_few_shot_questions_share_a_header_of_answered_examples(demo: Any) -> No
 
 
 def passes(demo: Any, *seconds: float) -> list[Any]:
-    return [
-        demo.Pass((), (), rounds=1, tokens=1, seconds=one)
-        for one in seconds
-    ]
+    return [demo.Pass((), (), rounds=1, tokens=1, seconds=one) for one in seconds]
 
 
 def test_a_figure_is_the_median_of_each_way(demo: Any) -> None:
