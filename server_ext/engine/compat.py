@@ -137,8 +137,9 @@ def _check_states(config: VllmConfig, block: int) -> None:
 def check_pool(config: VllmConfig, layout: KVCacheConfig) -> None:
     """Refuse a pool in which the longest sequence would wait for ever.
 
-    vLLM's own count (``max_memory_usage_bytes``) and its null block; a round that is
-    planned while the last one runs takes one more where hits end inside a block.
+    vLLM's own count (``max_memory_usage_bytes``), its null block, and one more with
+    asynchronous scheduling: where hits end inside a block, a round that is planned
+    while the last one runs needs it.
 
     Args:
         config: the engine's configuration.
@@ -189,18 +190,20 @@ def weights(config: VllmConfig) -> float:
     some; embeddings are left out.
     """
     model, parallel = config.model_config, config.parallel_config
-    sizes = model.hf_text_config
-    hidden = model.get_hidden_size()
-    experts = getattr(sizes, "num_experts_per_tok", 0) or 0
-    wide = getattr(sizes, "intermediate_size", 0)
-    if not isinstance(wide, int) or not wide:  # some models have one a layer
-        wide = 4 * hidden
-    if experts:
-        wide = experts * (getattr(sizes, "moe_intermediate_size", 0) or wide)
-        wide += getattr(sizes, "shared_expert_intermediate_size", 0) or 0
+    sizes, hidden = model.hf_text_config, model.get_hidden_size()
+    wide = _size(sizes, "intermediate_size") or 4 * hidden
+    if experts := _size(sizes, "num_experts_per_tok"):
+        wide = experts * (_size(sizes, "moe_intermediate_size") or wide)
+        wide += _size(sizes, "shared_expert_intermediate_size")
     layers = model.get_num_layers(parallel)
     each = hidden * (4 * hidden + 3 * wide)
     return float(layers * each / parallel.tensor_parallel_size / 1e9)
+
+
+def _size(sizes: Any, name: str) -> int:
+    """A size of a configuration; 0 where there is none, or one for each layer."""
+    size = getattr(sizes, name, 0)
+    return size if isinstance(size, int) else 0
 
 
 def recurrent_managers(manager: KVCacheManager) -> tuple[tuple[int, MambaManager], ...]:
