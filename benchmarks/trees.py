@@ -32,6 +32,7 @@ import asyncio
 import itertools
 import json
 import random
+import shlex
 import signal
 import statistics
 import sys
@@ -718,7 +719,7 @@ def main() -> int:
     found = claims(medians(summary), then)
     path = write_results(
         chosen.name or ("trees_quick" if chosen.quick else "trees"),
-        command="python -m benchmarks.trees" + " --quick" * chosen.quick,
+        command=shlex.join(["python", "-m", "benchmarks.trees", *sys.argv[1:]]),
         raw=raw,
         claims=found,
         settings=settings,
