@@ -1,5 +1,6 @@
-"""The engine process: the only importer of ``vllm.v1``.
+"""The engine process: vLLM's scheduler with RadixFlow's hooks.
 
-`compat` knows which vLLM versions are tested and hides their differences, `scheduler`
-is the thin subclass, `plugin` opens a door to it for the API-server process.
+`scheduler` holds the hooks, `planner` and `publication` what they do to requests and
+cache keys, `compat` the differences between tested vLLM versions.  `plugin` is loaded
+in every process and lets the API-server process call the scheduler.
 """

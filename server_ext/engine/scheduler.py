@@ -57,7 +57,7 @@ HISTORY = 512
 PAGE_ROWS = 2048
 """Rows after which a page of rounds ends."""
 DEBUG = "RADIXFLOW_DEBUG"
-"""Environment variable: 1 looks back at every round for an avoidable bubble."""
+"""Environment variable: 1 audits every round for an avoidable bubble."""
 CROWDED = 0.15
 """Share of the pool that checkpoints in use may take before others are computed."""
 SHORT_WAIT = 0.002
@@ -411,7 +411,7 @@ class RadixFlowScheduler(AsyncScheduler):
     # -- who may enter ---------------------------------------------------------
 
     def _holds(self, request: Request) -> bool:
-        """Whether the gate keeps an arrival out of sight."""
+        """Whether the gate keeps an arrival out of the queue."""
         policy = self.policy_preset
         if policy.admission == "none":
             return False
@@ -515,7 +515,7 @@ class RadixFlowScheduler(AsyncScheduler):
         return classify(states) is Readiness.READY
 
     def _bound_scan(self) -> None:
-        """End the scan once it has visited enough branches in vain."""
+        """End the scan at the limit of BLOCKED and deferred branches."""
         visits = self.log.blocked_in_round + self._scan.deferred
         if visits >= self.policy_preset.scan_limit:
             self._scan.cut = True

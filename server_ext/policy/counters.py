@@ -26,13 +26,13 @@ class Counters:
         blocked_visits: times that a visit found a branch BLOCKED.
         woken: branches that were BLOCKED and have been scheduled since.
         recovered_rows: rows admitted behind a BLOCKED branch in the same round.
-        deferred: times that a branch was put off because it would have been cut short.
+        deferred: times that a branch was deferred, since it would have been cut short.
         lookups: prefix-cache lookups of waiting requests.
         hints: requests with usable hints.
         hints_ignored: requests whose hints were malformed.
         capped_hits: hits cut back so that a scored row is computed.
         scans_cut: rounds whose scan ended at the scan limit.
-        audited: rounds that debug mode looked back at.
+        audited: rounds that debug mode audited.
         bubbles: of these, rounds with room that left a READY branch out.
         host_us: time in ``schedule()``, in microseconds, rounds without work included.
     """
@@ -105,10 +105,10 @@ class Round:
         woken: rows that were BLOCKED before.
         lookups: prefix-cache lookups that it took.
         held: branches that admission holds back after it.
-        parked: branches that it passed over unseen, behind a BLOCKED one.
+        parked: branches in prefix buckets, which it did not visit.
         overtakes: releases before it that passed an earlier branch.
         oldest_blocked_s: seconds that the longest BLOCKED branch has waited.
-        bubble: whether it left a READY branch out; None where nobody looked.
+        bubble: whether it left a READY branch out; None without an audit.
     """
 
     number: int
@@ -190,7 +190,7 @@ class RoundLog:
             running: requests that run now.
             waiting: requests that wait.
             held: of these, held back by admission.
-            parked: of these, passed over unseen.
+            parked: of these, in prefix buckets.
             overtakes: the gate's total so far.
             bubble: see `Round`.
 
