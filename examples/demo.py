@@ -55,7 +55,7 @@ DOCUMENTS_OF = {8: 2, 16: 3, 40: 1}  # facts in a document: how many such docume
 SHOTS = 5
 STOCK = "radix"
 REPEATS = 3
-STEADY_POLLS = 20
+STEADY_POLLS = 8
 """Polls in which the queue must stay as it is, 50 ms apart."""
 SCORING_SECONDS = 300.0
 
