@@ -59,9 +59,9 @@ class HoldNotingScheduler(NotedRadixFlowScheduler):
     """Ours, with a note of how long each branch was held."""
 
     def _open_round(self) -> None:
-        held = {name: entry.at for name, entry in self._gate._held.items()}
+        held = {name: entry.at for name, entry in self.gate._held.items()}
         super()._open_round()
         now = self.clock()
         for name, since in held.items():
-            if name not in self._gate:
+            if name not in self.gate:
                 self._notes.write(json.dumps({"held_s": now - since}) + "\n")

@@ -2,26 +2,27 @@
 
 An *avoidable bubble* is a round with slots and tokens to spare that left out a READY
 branch whose next chunk would have fitted (arXiv 2610.18143).  Debug mode
-(``RADIXFLOW_DEBUG=1``) asks `left_out`, which knows how the scan went and looks up
-every waiting branch.  The replay asks `RoundEnds`, which also works in native order.
+(``RADIXFLOW_DEBUG=1``) asks `avoidable_bubble`, which knows how the scan went and looks
+up every waiting branch.  The replay asks `RoundEnds`, which also works in native order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.request import Request
+from vllm.v1.request import Request, RequestStatus
 
-from server_ext.engine.queue import PrefixQueue
+from server_ext.engine.compat import Hit
+from server_ext.engine.scan import Scan
 
 if TYPE_CHECKING:
     from server_ext.engine.scheduler import RadixFlowScheduler
 
-__all__ = ["AvoidableBubbleError", "RoundEnds", "Scan", "left_out"]
+__all__ = ["AvoidableBubbleError", "RoundEnds", "avoidable_bubble", "left_out"]
 
 MAX_VISITS = 32
 """Waiting branches that `RoundEnds` visits to find out why a round ended."""
@@ -31,23 +32,46 @@ class AvoidableBubbleError(AssertionError):
     """Traversal left a READY branch out; the message names the round and branches."""
 
 
-@dataclass(slots=True)
-class Scan:
-    """How a round's scan of the waiting queue went.
+def avoidable_bubble(scheduler: RadixFlowScheduler, output: SchedulerOutput) -> bool:
+    """Debug mode: whether a round left a READY branch out though it had room.
 
-    Attributes:
-        passed: requests that may run, as far as we can say; one that was not scheduled
-            was skipped by the native loop for a reason of its own (such as the number
-            of adapters in a round), and the last one may have ended its scan.
-        deferred: branches deferred because they would have been cut short (+Frag).
-        crowded: requests left for the next round since the cache is crowded.
-        cut: the scan ended at the scan limit.
+    Args:
+        scheduler: the scheduler that planned it.
+        output: the round.
+
+    Raises:
+        AvoidableBubbleError: it did, under a policy with traversal.
     """
+    counters, policy = scheduler.log.counters, scheduler.policy_preset
+    lookups = counters.lookups
+    left = left_out(
+        output,
+        scheduler.traversal.scan,
+        [request for request in scheduler.waiting if _in_sight(scheduler, request)],
+        rows_left=scheduler.max_num_running_reqs - len(scheduler.running),
+        is_eligible=scheduler.traversal.is_eligible,
+    )
+    counters.lookups = lookups
+    counters.audited += 1
+    counters.bubbles += bool(left)
+    if left and policy.traversal:
+        raise AvoidableBubbleError(
+            f"round {counters.rounds} of policy {policy.name} had room "
+            f"and left READY branches out: {', '.join(left[:5])}"
+        )
+    return bool(left)
 
-    passed: list[str] = field(default_factory=list)
-    deferred: int = 0
-    crowded: set[str] = field(default_factory=set)
-    cut: bool = False
+
+def _in_sight(scheduler: RadixFlowScheduler, request: Request) -> bool:
+    """Whether the round could have had this waiting request, were it READY."""
+    return (
+        scheduler.pause_state == PauseState.UNPAUSED
+        and request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)
+        and request.request_id not in scheduler.gate
+        and not scheduler.traversal.waits_in_bucket(request)
+        and not request.num_computed_tokens
+        and scheduler.connector is None
+    )
 
 
 def left_out(
@@ -56,7 +80,6 @@ def left_out(
     waiting: Iterable[Request],
     *,
     rows_left: int,
-    tokens_left: int,
     is_eligible: Callable[[Request], bool],
 ) -> list[str]:
     """Ids of the READY requests that the round had room for and did not reach.
@@ -66,11 +89,10 @@ def left_out(
         scan: how its scan went.
         waiting: what waits after it, held branches excluded.
         rows_left: free slots.
-        tokens_left: tokens of the budget that are left.
         is_eligible: whether the policy would let a request run: its state is READY, and
             under +Frag the tokens left do not cut it short.
     """
-    full = rows_left <= 0 or tokens_left <= 0
+    full = rows_left <= 0 or scan.tokens_left <= 0
     stopped = scan.passed and scan.passed[-1] not in output.num_scheduled_tokens
     if full or stopped or scan.cut or output.preempted_req_ids:
         return []
@@ -122,9 +144,10 @@ class RoundEnds:
         lookups = scheduler.log.counters.lookups
         cause, states, bubble = None, set[bool | None](), False  # None: held
         waiting: Iterable[Any] = scheduler.waiting
-        if isinstance(scheduler.waiting, PrefixQueue) and scheduler.waiting.blocked:
+        if scheduler.traversal.unseen:
             states.add(False)
-            waiting = (r for r in waiting if not scheduler._waits_in_bucket(r))
+            in_bucket = scheduler.traversal.waits_in_bucket
+            waiting = (r for r in waiting if not in_bucket(r))
         for request in islice(waiting, MAX_VISITS):
             name = request.request_id
             ready, chunk = (False, 0) if name in known else self._state(request, left)
@@ -143,23 +166,24 @@ class RoundEnds:
     def _state(self, request: Any, left: int) -> tuple[bool | None, int]:
         """Whether a waiting branch is READY (None: held), and its chunk of `left`.
 
-        Nothing here may change the plan of the scheduler.  A planned chunk may end
-        anywhere, but fragment deferral keeps it whole.
+        Nothing here may change the plan of the scheduler.
         """
-        scheduler, name = self._scheduler, request.request_id
-        gate = scheduler._gate
-        if name in gate and not gate.is_due(name, scheduler.clock()):
+        scheduler, traversal = self._scheduler, self._scheduler.traversal
+        if traversal.is_held(request):
             return None, 0
-        hit = scheduler._look_up(request)
-        wanted = request.num_tokens - hit[1]
-        chunk = min(wanted, left)
-        planner = scheduler._planner
-        if planner is not None and planner.plans(request):
-            whole = chunk == wanted or not scheduler.policy_preset.frag
-            return scheduler._is_ready(hit), chunk if whole else 0
+        hit = scheduler.lookups.of(request)
+        chunk = traversal.chunk_of(request, hit[1], left)
+        if chunk is None:
+            chunk = self._native_chunk(request, hit, left)
+        return scheduler.lookups.is_ready(hit), chunk
+
+    def _native_chunk(self, request: Any, hit: Hit, left: int) -> int:
+        chunk = min(request.num_tokens - hit[1], left)
+        if not self._scheduler.need_mamba_block_aligned_split:
+            return chunk
         junction = request.shared_prefix_boundary
         request.shared_prefix_boundary = hit[2]
-        if scheduler.need_mamba_block_aligned_split:
-            chunk = scheduler._mamba_block_aligned_split(request, chunk, hit[1], 0)
+        split = self._scheduler._mamba_block_aligned_split
+        chunk = split(request, chunk, hit[1], 0)
         request.shared_prefix_boundary = junction
-        return scheduler._is_ready(hit), chunk
+        return chunk

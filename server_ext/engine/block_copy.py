@@ -24,10 +24,19 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from server_ext.policy.config import ConfigurationError
+
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["MAX_WAVE_BYTES", "copies_whole_blocks", "install", "installed", "waves"]
+__all__ = [
+    "MAX_WAVE_BYTES",
+    "check",
+    "copies_whole_blocks",
+    "install",
+    "installed",
+    "waves",
+]
 
 MAX_WAVE_BYTES = 256 * 2**20
 """Maximum temporary memory of one wave of copies."""
@@ -118,3 +127,16 @@ def copies_whole_blocks() -> bool:
 
 
 installed = copies_whole_blocks
+
+
+def check() -> None:
+    """Hits inside a block are exact only where whole blocks are copied.
+
+    Raises:
+        ConfigurationError: the patch is not installed in this process.
+    """
+    if not copies_whole_blocks():
+        raise ConfigurationError(
+            "hits inside a block need RadixFlow's general plug-in, which is not "
+            "loaded: start with `radixflow serve`, or set VLLM_PLUGINS=radixflow"
+        )

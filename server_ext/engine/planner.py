@@ -7,21 +7,30 @@ where its next chunk should end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import chain, islice
 
+from vllm.logger import init_logger
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.request import Request
 
+from server_ext.engine import compat
 from server_ext.engine.publication import PlannedStops, is_decoding
+from server_ext.policy.config import Policy
 from server_ext.policy.hints import Hints
 from server_ext.policy.tree import Point, PrefixTree
 
-__all__ = ["StopPlanner"]
+__all__ = ["StopPlanner", "make_planner"]
+
+logger = init_logger("vllm.radixflow")
 
 MAX_CROWDED_ROUNDS = 64
 """Rounds that a request gives way to checkpoints in use before it runs regardless."""
 MAX_COUNTED = 256
 """Points that are counted to find out whether the cache is crowded."""
+CROWDED = 0.15
+"""Share of the pool that checkpoints in use may take before others are computed."""
 
 
 class StopPlanner:
@@ -31,16 +40,30 @@ class StopPlanner:
         tree: an empty tree.
         block_size: tokens of a cache block.
         stops: where publication reads the planned stops.
+        pool_blocks: blocks of the cache.
+        groups: recurrent cache groups; each takes a block and a copy of it.
         use_hints: use boundaries and branch counts that requests announce.
+        by_priority: vLLM serves requests by priority.
     """
 
     def __init__(
-        self, tree: PrefixTree, block_size: int, stops: PlannedStops, *, use_hints: bool
+        self,
+        tree: PrefixTree,
+        block_size: int,
+        stops: PlannedStops,
+        *,
+        pool_blocks: int,
+        groups: int,
+        use_hints: bool,
+        by_priority: bool,
     ) -> None:
         self.tree = tree
         self._block_size = block_size
         self._stops = stops
+        self._crowded_blocks = pool_blocks * CROWDED
+        self._groups = groups
         self._use_hints = use_hints
+        self._by_priority = by_priority
         self._unplanned: dict[str, tuple[int, ...]] = {}
         self._prefilling: set[str] = set()
         self._decided: tuple[str, int, int] = ("", 0, 0)
@@ -49,20 +72,13 @@ class StopPlanner:
 
     # -- the life of a request ---------------------------------------------------
 
-    def arrived(
-        self,
-        request: Request,
-        keys: bytes,
-        hints: Hints | None,
-        rank: tuple[float, ...],
-    ) -> None:
+    def arrived(self, request: Request, keys: bytes, hints: Hints | None) -> None:
         """Plan for a new request; a streaming session stays native.
 
         Args:
             request: the request.
             keys: its prefix keys, `KEY_BYTES` for each match unit.
             hints: its hints, if it has usable ones.
-            rank: its rank under priority scheduling, else empty.
         """
         if request.resumable:
             return
@@ -74,7 +90,7 @@ class StopPlanner:
         end = self.tree.add(
             name,
             keys[: max(reach, 0) // unit * (len(keys) and 8)],
-            rank=rank,
+            rank=(request.priority, request.arrival_time) if self._by_priority else (),
             resumes=not request.skip_reading_prefix_cache,
         )
         if hints is not None and hints.boundaries and self._use_hints:
@@ -176,24 +192,33 @@ class StopPlanner:
         """Whether the chunk that `start` decided on leaves a checkpoint for others."""
         return self._decided[0] == request.request_id and self._decided[2] > 0
 
-    def blocks_in_use(self, open_points: Iterable[Point], groups: int) -> int:
-        """Cache blocks that checkpoints take which requests wait for, at least.
+    def is_crowded(self, point: Point | None, open_points: Collection[Point]) -> bool:
+        """Whether a new checkpoint should wait until others are used (depth first).
+
+        So where checkpoints that requests wait for fill their share of the pool, unless
+        the request resumes from one with no other below it.
 
         Args:
+            point: where the request resumes, if others wait to resume from it too.
             open_points: published points with waiting requests behind them.
-            groups: recurrent cache groups; each takes a block and a copy of it.
         """
-        per_block = self._block_size // self.tree.unit
+        if self._blocks_in_use(open_points) <= self._crowded_blocks:
+            return False
+        return point is None or self._is_above(point, open_points)
+
+    def _blocks_in_use(self, open_points: Collection[Point]) -> int:
+        """Cache blocks that checkpoints take which requests wait for, at least."""
+        per_block, copies = self._block_size // self.tree.unit, 2 * self._groups
         blocks = 0
         for point in islice(open_points, MAX_COUNTED):
             above = 0 if point.parent is None else point.parent.depth
-            blocks += (point.depth - above) // per_block + 1 + 2 * groups
+            blocks += (point.depth - above) // per_block + 1 + copies
         for name in self._prefilling:
             if stop := self._stops.planned(name):
-                blocks += stop // self._block_size + 1 + 2 * groups
+                blocks += stop // self._block_size + 1 + copies
         return blocks
 
-    def is_above(self, point: Point, open_points: Iterable[Point]) -> bool:
+    def _is_above(self, point: Point, open_points: Collection[Point]) -> bool:
         """Whether a checkpoint in use, or one on its way, lies below `point`."""
         led = (
             self.tree.end_of(name)
@@ -235,6 +260,43 @@ class StopPlanner:
         unit = self.tree.unit
         unplanned = self._unplanned.get(name)
         return self.tree.next_stop(name, start // unit, unplanned) * unit
+
+
+def make_planner(
+    policy: Policy, scheduler: AsyncScheduler, stops: PlannedStops, groups: int
+) -> StopPlanner | None:
+    """A planner where chunks may end anywhere, None where the native ends stay.
+
+    Args:
+        policy: whether to plan, and what a row and a round cost.
+        scheduler: whose block size, rows and pool count; read only.
+        stops: where publication reads the planned stops; emptied.
+        groups: recurrent cache groups.
+    """
+    stops.clear()
+    if not policy.tree or not groups:
+        return None
+    if reason := compat.keeps_native_checkpoints(scheduler.vllm_config):
+        logger.warning(
+            "RadixFlow: %s keeps vLLM's own checkpoints; prefix trees are off", reason
+        )
+        return None
+    unit, block = scheduler.hash_block_size, scheduler.block_size
+    return StopPlanner(
+        PrefixTree(
+            unit,
+            block=block // unit,
+            rows=scheduler.max_num_running_reqs,
+            row_tokens=policy.row_tokens or 0,
+            round_tokens=policy.round_tokens or 0,
+        ),
+        block,
+        stops,
+        pool_blocks=scheduler.kv_cache_manager.block_pool.num_gpu_blocks,
+        groups=groups,
+        use_hints=policy.hints,
+        by_priority=scheduler.policy == SchedulingPolicy.PRIORITY,
+    )
 
 
 def _is_below(point: Point, above: Point) -> bool:

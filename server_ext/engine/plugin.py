@@ -13,6 +13,7 @@ import functools
 from typing import Any
 
 from server_ext.engine import patches
+from server_ext.engine.scheduler_name import tell_launcher
 from server_ext.policy.config import ConfigurationError
 
 __all__ = ["register"]
@@ -99,12 +100,10 @@ def ask_workers(core: Any) -> list[list[str]]:
 def _asking_workers(native: Any) -> Any:
     @functools.wraps(native)
     def initialize_kv_caches(self: Any, *args: Any, **named: Any) -> Any:
-        from server_ext.engine.scheduler import _tell_launcher
-
         try:
             self.radixflow_workers = ask_workers(self)
         except ConfigurationError as refusal:
-            _tell_launcher(refusal)
+            tell_launcher(refusal)
             raise
         return native(self, *args, **named)
 

@@ -9,7 +9,7 @@ vLLM's counts are right.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from vllm.v1.core.sched.request_queue import RequestQueue
 from vllm.v1.request import Request
@@ -84,7 +84,7 @@ class PrefixQueue(RequestQueue):
         return self._blocked
 
     @property
-    def open_points(self) -> Iterable[Point]:
+    def open_points(self) -> Collection[Point]:
         """Points without a leader that requests still wait behind."""
         return self._opened
 

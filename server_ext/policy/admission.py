@@ -15,6 +15,9 @@ from server_ext.policy.config import Policy
 
 __all__ = ["Gate", "Room"]
 
+SHORT_WAIT = 0.002
+"""An idle engine turns about every this many seconds (vLLM's pause, and its work)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Room:
@@ -110,6 +113,12 @@ class Gate:
         """When the first hold runs out, or None if nothing is held."""
         first = next(iter(self._held.values()), None)
         return None if first is None else first.at + self.policy.hold_ms / 1000
+
+    def short_wait(self, now: float) -> float:
+        """Seconds by which an engine that turns in steps would be late, else 0."""
+        deadline = self.next_deadline()
+        wait = 0.0 if deadline is None else deadline - now
+        return wait if 0 < wait <= SHORT_WAIT else 0.0
 
     def under(self, policy: Policy) -> Gate:
         """An empty gate for another policy that goes on counting."""

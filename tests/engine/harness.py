@@ -574,7 +574,7 @@ class Driver:
                 yield "_unplanned", planner._unplanned
                 yield "_prefilling", planner._prefilling
             yield "traces", self.scheduler.log.traces
-            yield "_gate", len(self.scheduler._gate)
+            yield "_gate", len(self.scheduler.gate)
             yield "_fence", len(self.scheduler._fence)
             yield "waiting", list(self.scheduler.waiting)
             if isinstance(self.scheduler.waiting, PrefixQueue):
