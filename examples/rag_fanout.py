@@ -1,6 +1,6 @@
 """Retrieval, reranking and answers: BM25, then the model, with exact scores throughout.
 
-    pip install bm25s
+    pip install 'radixflow-sdk[examples]'
     radixflow serve $(python examples/smollm2.py) --served-model-name smollm2 &
     python examples/rag_fanout.py passages.jsonl
 

