@@ -254,9 +254,9 @@ _HYBRID_DEFAULTS = {
     "--prefix-match-unit": str(MATCH_UNIT),
 }
 _CPU_ATTENTION_DEFAULTS = {"--block-size": "32"}
-"""vLLM's default on a CPU is 128, and without recurrent layers a prefix is reused in whole
-blocks.  32 is the smallest block that its CPU attention kernels read at full speed; models
-with another requirement (MLA, DeepSeek-V4) override it in vLLM."""
+"""vLLM's default on a CPU is 128, and without recurrent layers a prefix is reused in
+whole blocks.  32 is the smallest block that its CPU attention kernels read at full
+speed; models with another requirement (MLA, DeepSeek-V4) override it in vLLM."""
 _DEMO_DEFAULTS = {
     "--served-model-name": "radixflow-demo",
     "--max-model-len": "4096",

@@ -80,7 +80,7 @@ def test_the_cpu_kernels_take_that_block() -> None:
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend, _get_attn_isa
 
     [unit] = CPUAttentionBackend.get_supported_kernel_block_sizes()
-    assert serve._CPU_ATTENTION_DEFAULTS == {"--block-size": str(unit.base)}
+    assert {"--block-size": str(unit.base)} == serve._CPU_ATTENTION_DEFAULTS
     if serve._is_cpu():
         assert _get_attn_isa(torch.float32, 16) == "vec16"
         assert _get_attn_isa(torch.float32, 32) != "vec16"
